@@ -1,0 +1,70 @@
+"""The canvas rule: which width and height a request gets. Source: pipeline sheet section 1.2."""
+
+import math
+import re
+
+from minimax_h3.core.constants import CANVAS_MULTIPLE
+from minimax_h3.core.errors import InvalidRequestError
+
+SHORT_EDGE = 768
+MAX_AREA = 768 * 1344
+MAX_RATIO = 4.0
+MAX_SIDE = 8192
+RATIO_LEGAL = "W:H between 1:4 and 4:1 (for example 16:9, 9:16, 1:1)"
+
+
+def canvas_from_ratio(aspect_ratio: str) -> tuple[int, int]:
+    """Canvas of a `W:H` ratio: short edge 768, area capped at 768 * 1344, each side to the nearest 32.
+
+    Returns:
+        (width, height) in pixels; 16:9 gives (1344, 768).
+
+    Raises:
+        InvalidRequestError: not `W:H`, or outside 1:4 .. 4:1.
+    """
+    match = re.fullmatch(r"(\d{1,5}(?:\.\d{1,4})?):(\d{1,5}(?:\.\d{1,4})?)", aspect_ratio, re.ASCII)
+    if match is None or not float(match[1]) or not float(match[2]):
+        raise InvalidRequestError(
+            f"aspect_ratio: {aspect_ratio[:50]!r} is not legal; legal: {RATIO_LEGAL}"
+        )
+    return canvas_from_size(float(match[1]), float(match[2]))
+
+
+def canvas_from_size(source_width: float, source_height: float) -> tuple[int, int]:
+    """Canvas of a source's own ratio, by the same rule; see `canvas_from_ratio`."""
+    ratio = source_width / source_height
+    if not 1 / MAX_RATIO <= ratio <= MAX_RATIO:
+        raise InvalidRequestError(
+            f"aspect_ratio: {source_width:g}:{source_height:g} is not legal; legal: {RATIO_LEGAL}"
+        )
+    width, height = (SHORT_EDGE * ratio, float(SHORT_EDGE)) if ratio >= 1 else (
+        float(SHORT_EDGE),
+        SHORT_EDGE / ratio,
+    )
+    area = width * height
+    if area > MAX_AREA:
+        scale = math.sqrt(MAX_AREA / area)
+        width, height = width * scale, height * scale
+    return _to_multiple(width), _to_multiple(height)
+
+
+def _to_multiple(side: float) -> int:
+    return round(side / CANVAS_MULTIPLE) * CANVAS_MULTIPLE
+
+
+def check_canvas(width: int, height: int) -> None:
+    """Refuse an explicit canvas that the model cannot draw exactly.
+
+    Raises:
+        InvalidRequestError: names the side, its value and the legal range.
+    """
+    for name, side in (("width", width), ("height", height)):
+        if side % CANVAS_MULTIPLE or not CANVAS_MULTIPLE <= side <= MAX_SIDE:
+            raise InvalidRequestError(
+                f"{name}: {side} is not legal; legal: multiples of {CANVAS_MULTIPLE} from "
+                f"{CANVAS_MULTIPLE} to {MAX_SIDE}"
+            )
+    if not 1 / MAX_RATIO <= width / height <= MAX_RATIO:
+        raise InvalidRequestError(
+            f"width: {width} with height {height} is not legal; legal: a ratio between 1:4 and 4:1"
+        )

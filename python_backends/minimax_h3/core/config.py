@@ -1,0 +1,95 @@
+"""Server configuration: the parameters of the `config.pbtxt` files, parsed once, unknown keys refused."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from minimax_h3.core.errors import ConfigError
+
+TASK_TYPES = ("fl2va", "ref2va", "combined")
+DEVICES = "auto, cpu, cuda or cuda:N"
+DTYPES = ("auto", "fp32", "bf16")
+ATTENTION_BACKENDS = ("auto", "sdpa")
+
+
+@dataclass(frozen=True, slots=True)
+class StageConfig:
+    """Parameters that every model of the repository accepts; the same set in each `config.pbtxt`.
+
+    Attributes:
+        checkpoint_dir: official partition folder, its parent, or a diffusers layout. A relative path
+            counts from the model's own folder, whatever the server's working directory.
+        task_type: which DiT partitions the server holds.
+        device, dtype, attention: `auto` picks by capability and logs the choice.
+        max_packed_rows: largest packed sequence that is admitted.
+        running_jobs: jobs that take turns at the DiT; further ones wait inside the denoiser.
+        max_jobs: running plus waiting jobs; beyond it requests are refused.
+        session_lease_s: seconds after which an untouched DiT session is checked and may be dropped.
+        cpu_threads: torch threads per process; 0 keeps torch's own choice.
+        test_step_delay_ms: sleep added to every DiT step, for scheduling tests; 0 in service.
+    """
+
+    checkpoint_dir: str = "../../checkpoints/tiny"
+    task_type: str = "fl2va"
+    device: str = "auto"
+    dtype: str = "auto"
+    attention: str = "auto"
+    max_packed_rows: int = 262_144
+    running_jobs: int = 4
+    max_jobs: int = 8
+    session_lease_s: float = 600.0
+    cpu_threads: int = 0
+    test_step_delay_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range, naming the parameter."""
+        _one_of("task_type", self.task_type, TASK_TYPES)
+        _one_of("dtype", self.dtype, DTYPES)
+        _one_of("attention", self.attention, ATTENTION_BACKENDS)
+        device, _, index = self.device.partition(":")
+        if device not in ("auto", "cpu", "cuda") or (index and not index.isdigit()):
+            raise ConfigError(f"device: {self.device!r} is not legal; legal: {DEVICES}")
+        _at_least("max_packed_rows", self.max_packed_rows, 1)
+        _at_least("running_jobs", self.running_jobs, 1)
+        _at_least("max_jobs", self.max_jobs, self.running_jobs)
+        _at_least("session_lease_s", self.session_lease_s, 1)
+        _at_least("cpu_threads", self.cpu_threads, 0)
+        _at_least("test_step_delay_ms", self.test_step_delay_ms, 0)
+
+    def parameters(self) -> dict[str, str]:
+        """The `parameters` of a `config.pbtxt`; inverse of `parse_parameters`."""
+        return {field.name: str(getattr(self, field.name)) for field in fields(self)}
+
+    def checkpoint_path(self, model_folder: Path) -> Path:
+        """Absolute checkpoint folder; `model_folder` is the Triton model's own folder."""
+        return (model_folder.resolve() / self.checkpoint_dir).resolve()
+
+
+def _one_of(name: str, value: str, legal: tuple[str, ...]) -> None:
+    if value not in legal:
+        raise ConfigError(f"{name}: {value!r} is not legal; legal: one of {', '.join(legal)}")
+
+
+def _at_least(name: str, value: float, low: float) -> None:
+    if not value >= low:
+        raise ConfigError(f"{name}: {value:g} is not legal; legal: {low:g} or more")
+
+
+def parse_parameters(parameters: Mapping[str, str]) -> StageConfig:
+    """Build a `StageConfig` from `config.pbtxt` string parameters.
+
+    Raises:
+        ConfigError: unknown parameter, or a value that does not parse or is out of range.
+    """
+    kinds = {field.name: type(field.default) for field in fields(StageConfig)}
+    values: dict[str, str | int | float] = {}
+    for name, text in parameters.items():
+        if name not in kinds:
+            raise ConfigError(f"{name}: unknown parameter; known: {', '.join(kinds)}")
+        try:
+            values[name] = kinds[name](text)
+        except ValueError as error:
+            raise ConfigError(
+                f"{name}: {text!r} is not legal; legal: {kinds[name].__name__}"
+            ) from error
+    return StageConfig(**values)  # type: ignore[arg-type]  # kinds come from the dataclass itself

@@ -1,0 +1,74 @@
+"""The one exception tree of the product. Each class carries the Triton status it maps to."""
+
+from typing import ClassVar
+
+
+class H3Error(Exception):
+    """Base of every error that a caller may see.
+
+    Attributes:
+        triton_code: name of the `TritonError` code the adapter answers with.
+        kind: machine-readable word for logs, metrics and events.
+    """
+
+    triton_code: ClassVar[str] = "INTERNAL"
+    kind: ClassVar[str] = "internal"
+
+
+class InvalidRequestError(H3Error):
+    """The request is wrong and will stay wrong; names the field, the value and the legal range."""
+
+    triton_code = "INVALID_ARG"
+    kind = "invalid_request"
+
+
+class NotAvailableError(H3Error):
+    """The request is legal but this server cannot serve it (feature, partition or wheel absent)."""
+
+    triton_code = "INVALID_ARG"
+    kind = "not_available"
+
+
+class CapacityError(H3Error):
+    """The server is full; the same request may succeed later."""
+
+    triton_code = "UNAVAILABLE"
+    kind = "capacity"
+
+
+class CancelledError(H3Error):
+    """The job was cancelled; the work stopped at the next boundary."""
+
+    triton_code = "CANCELLED"
+    kind = "cancelled"
+
+
+class UnknownSessionError(H3Error):
+    """A DiT session id that this server does not hold (ended, expired, or from before a restart)."""
+
+    triton_code = "NOT_FOUND"
+    kind = "unknown_session"
+
+
+class CheckpointError(H3Error):
+    """A checkpoint file or tensor is missing, extra or has the wrong shape; each is named."""
+
+    kind = "checkpoint"
+
+
+class ConfigError(H3Error):
+    """A server parameter is unknown, malformed, or excludes another one."""
+
+    kind = "config"
+
+
+class BackendUnavailableError(H3Error):
+    """A backend that was asked for by name cannot run here."""
+
+    kind = "backend_unavailable"
+
+
+class RemoteStageError(H3Error):
+    """A composing model answered with an error that has no kind of its own here."""
+
+    kind = "remote_stage"
