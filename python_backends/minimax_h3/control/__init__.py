@@ -1,0 +1,1 @@
+"""Jobs as state: admission, turns, progress, cancel."""

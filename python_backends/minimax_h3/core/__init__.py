@@ -1,0 +1,1 @@
+"""Constants, lengths, errors, the request contract and the tensors between stages."""

@@ -14,7 +14,7 @@ RATIO_LEGAL = "W:H between 1:4 and 4:1 (for example 16:9, 9:16, 1:1)"
 
 
 def canvas_from_ratio(aspect_ratio: str) -> tuple[int, int]:
-    """Canvas of a `W:H` ratio: short edge 768, area capped at 768 * 1344, each side to the nearest 32.
+    """Canvas of a `W:H` ratio: short edge 768, area up to 768 * 1344, sides to the nearest 32.
 
     Returns:
         (width, height) in pixels; 16:9 gives (1344, 768).
@@ -37,9 +37,13 @@ def canvas_from_size(source_width: float, source_height: float) -> tuple[int, in
         raise InvalidRequestError(
             f"aspect_ratio: {source_width:g}:{source_height:g} is not legal; legal: {RATIO_LEGAL}"
         )
-    width, height = (SHORT_EDGE * ratio, float(SHORT_EDGE)) if ratio >= 1 else (
-        float(SHORT_EDGE),
-        SHORT_EDGE / ratio,
+    width, height = (
+        (SHORT_EDGE * ratio, float(SHORT_EDGE))
+        if ratio >= 1
+        else (
+            float(SHORT_EDGE),
+            SHORT_EDGE / ratio,
+        )
     )
     area = width * height
     if area > MAX_AREA:

@@ -1,7 +1,7 @@
-"""Server configuration: the parameters of the `config.pbtxt` files, parsed once, unknown keys refused."""
+"""Server configuration: the parameters of the `config.pbtxt` files, parsed once and strictly."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from minimax_h3.core.errors import ConfigError
@@ -17,8 +17,8 @@ class StageConfig:
     """Parameters that every model of the repository accepts; the same set in each `config.pbtxt`.
 
     Attributes:
-        checkpoint_dir: official partition folder, its parent, or a diffusers layout. A relative path
-            counts from the model's own folder, whatever the server's working directory.
+        checkpoint_dir: official partition folder, its parent, or a diffusers layout. A relative
+            path counts from the model's own folder, whatever the server's working directory.
         task_type: which DiT partitions the server holds.
         device, dtype, attention: `auto` picks by capability and logs the choice.
         max_packed_rows: largest packed sequence that is admitted.
@@ -58,7 +58,7 @@ class StageConfig:
 
     def parameters(self) -> dict[str, str]:
         """The `parameters` of a `config.pbtxt`; inverse of `parse_parameters`."""
-        return {field.name: str(getattr(self, field.name)) for field in fields(self)}
+        return {name: str(value) for name, value in asdict(self).items()}
 
     def checkpoint_path(self, model_folder: Path) -> Path:
         """Absolute checkpoint folder; `model_folder` is the Triton model's own folder."""
@@ -81,7 +81,7 @@ def parse_parameters(parameters: Mapping[str, str]) -> StageConfig:
     Raises:
         ConfigError: unknown parameter, or a value that does not parse or is out of range.
     """
-    kinds = {field.name: type(field.default) for field in fields(StageConfig)}
+    kinds = {name: type(default) for name, default in asdict(StageConfig()).items()}
     values: dict[str, str | int | float] = {}
     for name, text in parameters.items():
         if name not in kinds:

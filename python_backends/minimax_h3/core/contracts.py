@@ -120,7 +120,9 @@ REQUEST_INPUTS = (
     TensorSpec("ASPECT_RATIO", STRING, (1,), "W:H, on the 768 short edge", optional=True),
     TensorSpec("DURATION", FP32, (1,), "seconds", optional=True),
     TensorSpec("NUM_FRAMES", INT32, (1,), "frames, aligned up to 17 n + 5", optional=True),
-    TensorSpec("NUM_INFERENCE_STEPS", INT32, (1,), "sigma points; one forward fewer", optional=True),
+    TensorSpec(
+        "NUM_INFERENCE_STEPS", INT32, (1,), "sigma points; one forward fewer", optional=True
+    ),
     TensorSpec("SEED", INT64, (1,), "seed of the first clip", optional=True),
     TensorSpec("NUM_OUTPUTS", INT32, (1,), "clips; clip i uses seed + i", optional=True),
     TensorSpec("FPS", FP32, (1,), "must be 24", optional=True),

@@ -16,7 +16,7 @@ class H3Error(Exception):
 
 
 class InvalidRequestError(H3Error):
-    """The request is wrong and will stay wrong; names the field, the value and the legal range."""
+    """The request is wrong and stays wrong; names the field, the value and the legal range."""
 
     triton_code = "INVALID_ARG"
     kind = "invalid_request"
@@ -44,7 +44,7 @@ class CancelledError(H3Error):
 
 
 class UnknownSessionError(H3Error):
-    """A DiT session id that this server does not hold (ended, expired, or from before a restart)."""
+    """A DiT session id that this server does not hold: ended, dropped, or from before a restart."""
 
     triton_code = "NOT_FOUND"
     kind = "unknown_session"

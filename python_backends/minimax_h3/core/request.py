@@ -2,8 +2,8 @@
 
 Source: pipeline sheet section 1 with the choices of docs/decisions.md. Nothing is silently changed:
 an unknown, ill-typed, conflicting or out-of-range field is an `InvalidRequestError` that names the
-field, the value and the legal range. Alignments that the contract states (frames up to 17 n + 5) are
-reported back in the metadata.
+field, the value and the legal range. Alignments that the contract states (frames up to 17 n + 5)
+are reported back in the metadata.
 """
 
 import json
@@ -214,7 +214,9 @@ def _known(raw: Mapping[str, object]) -> Mapping[str, object]:
         if name in RESERVED_FIELDS:
             raise NotAvailableError(f"{name}: reserved for a feature this version does not have")
         if name in MEANINGLESS_FIELDS:
-            raise _refuse(name, value, "absent; the model is guidance-distilled and has no use for it")
+            raise _refuse(
+                name, value, "absent; the model is guidance-distilled and has no use for it"
+            )
         if name not in FIELDS:
             raise InvalidRequestError(
                 f"{name[:100]}: unknown request field; known fields: {', '.join(FIELDS)}"
@@ -230,7 +232,9 @@ def _prompt(given: Mapping[str, object]) -> str:
     try:
         size = len(prompt.encode())
     except UnicodeEncodeError as error:
-        raise InvalidRequestError(f"prompt: not valid Unicode ({error.reason}); legal: {legal}") from error
+        raise InvalidRequestError(
+            f"prompt: not valid Unicode ({error.reason}); legal: {legal}"
+        ) from error
     if size > MAX_PROMPT_BYTES:
         raise InvalidRequestError(f"prompt: {size} bytes is not legal; legal: {legal}")
     return prompt
@@ -283,7 +287,9 @@ def _canvas(given: Mapping[str, object]) -> tuple[int, int]:
     if width is None or height is None:
         return canvas_from_ratio(str(given.get("aspect_ratio", DEFAULT_RATIO)))
     if "aspect_ratio" in given:
-        raise _refuse("aspect_ratio", given["aspect_ratio"], "absent when width and height are given")
+        raise _refuse(
+            "aspect_ratio", given["aspect_ratio"], "absent when width and height are given"
+        )
     assert isinstance(width, int)
     assert isinstance(height, int)
     check_canvas(width, height)

@@ -1,0 +1,59 @@
+"""Audio latents -> a 32 kHz stereo waveform, always in FP32."""
+
+import json
+import time
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from minimax_h3.core.plan import Plan
+from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.job_client import JobClient
+from minimax_h3.stages.torch_device import choose_placement
+from minimax_h3.vae.audio_decoder import AudioDecoder, sanity
+from minimax_h3.vae.loading import load_audio_vae
+from minimax_h3.weights.manifest import identify
+
+
+class AudioDecoderStage:
+    """Decodes beside the video decoder."""
+
+    name: ClassVar[str] = "audio_decoder"
+
+    def __init__(self, decoder: AudioDecoder, device: torch.device, jobs: JobClient) -> None:
+        self._decoder = decoder
+        self._device = device
+        self._jobs = jobs
+
+    @classmethod
+    def load(cls, context: StageContext) -> "AudioDecoderStage":
+        """Load the decoder half of the audio VAE."""
+        placement = choose_placement(context.config, context.log)
+        manifest = identify(context.checkpoint_path, context.config.task_type)
+        decoder = load_audio_vae(manifest, placement.device)
+        return cls(decoder, placement.device, JobClient(context.call, context.log))
+
+    def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
+        """Decode the sound of every clip of a job.
+
+        Raises:
+            CancelledError: the job was cancelled.
+        """
+        plan = Plan.from_json(request.text("PLAN"))
+        began = time.perf_counter()
+        waves = []
+        for latents in request.array("AUDIO_LATENTS"):
+            self._jobs.check_cancel(plan, self.name)
+            waves.append(self._decoder.decode(torch.from_numpy(latents)))
+        facts = {
+            "seconds": round(time.perf_counter() - began, 6),
+            "device": str(self._device),
+            "dtype": "float32",
+            "clips": [sanity(wave) for wave in waves],
+        }
+        return {
+            "AUDIO": np.stack(waves),
+            "AUDIO_DECODER_INFO": text_tensor(json.dumps(facts)),
+        }

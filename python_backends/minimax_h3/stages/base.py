@@ -1,0 +1,129 @@
+"""What a stage is: plain Python behind one Triton model, with no Triton import.
+
+`triton_io.adapter` turns a `Stage` into the `TritonPythonModel` of its folder: it parses the
+parameters, checks tensors against `core.contracts`, maps `H3Error` to Triton codes and reports
+failures to `jobs`. A stage only computes.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minimax_h3.core.config import StageConfig
+from minimax_h3.core.errors import H3Error
+
+
+class OpaqueTensor(Protocol):
+    """A tensor that a model forwards unread; only `triton_io` knows what is inside."""
+
+
+Tensor: TypeAlias = "NDArray[np.generic] | OpaqueTensor"
+Tensors: TypeAlias = Mapping[str, Tensor]
+
+
+class ModelCaller(Protocol):
+    """One blocking call to another model of this server (BLS)."""
+
+    def __call__(
+        self, model: str, inputs: Tensors, outputs: Sequence[str]
+    ) -> dict[str, NDArray[np.generic]]:
+        """Call `model` and return the named outputs; an output that the model left out is absent.
+
+        Raises:
+            H3Error: the model answered with an error; the class follows the Triton code.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StageContext:
+    """What a stage gets at load time.
+
+    Attributes:
+        config: parsed parameters of its `config.pbtxt`.
+        model_folder: the Triton model's own folder.
+        call: calls to other models of this server.
+        log: logger that ends in the Triton log.
+    """
+
+    config: StageConfig
+    model_folder: Path
+    call: ModelCaller
+    log: logging.Logger
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """Absolute checkpoint folder."""
+        return self.config.checkpoint_path(self.model_folder)
+
+
+@dataclass(frozen=True, slots=True)
+class StageRequest:
+    """One request as a stage sees it.
+
+    Attributes:
+        tensors: inputs by name; optional ones that the client left out are absent. STRING tensors
+            are object arrays of bytes.
+        request_id: the client's request id, or empty.
+        is_cancelled: asks Triton whether the client has gone; true only for a direct caller.
+    """
+
+    tensors: Tensors
+    request_id: str = ""
+    is_cancelled: Callable[[], bool] = lambda: False
+
+    def array(self, name: str) -> NDArray[np.generic]:
+        """A numeric or STRING input as an array; its presence was checked by the adapter."""
+        value = self.tensors[name]
+        assert isinstance(value, np.ndarray)
+        return value
+
+    def text(self, name: str) -> str:
+        """The first element of a STRING input, decoded."""
+        value = self.array(name).reshape(-1)[0]
+        return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def text_tensor(value: str | bytes) -> NDArray[np.generic]:
+    """A STRING tensor of shape [1]."""
+    return np.array([value.encode() if isinstance(value, str) else value], dtype=object)
+
+
+class Stage(Protocol):
+    """A stage that takes one request at a time."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def load(cls, context: StageContext) -> "Stage":
+        """Build the stage once, at model load. Raises `H3Error` with the reason when it cannot."""
+        ...
+
+    def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
+        """Serve one request; every output of its `ModelSpec` is present in the answer."""
+        ...
+
+
+class BatchStage(Protocol):
+    """A stage that Triton may hand several requests at once (`max_batch_size > 0`).
+
+    Tensors keep their leading batch dimension of 1.
+    """
+
+    name: ClassVar[str]
+
+    @classmethod
+    def load(cls, context: StageContext) -> "BatchStage":
+        """As `Stage.load`."""
+        ...
+
+    def run_batch(
+        self, requests: Sequence[StageRequest]
+    ) -> list[dict[str, NDArray[np.generic]] | H3Error]:
+        """Serve all requests of one `execute()`; one answer or error per request, in order."""
+        ...

@@ -1,0 +1,157 @@
+"""The DiT: sessions behind start / step / end. State lives here, where the compute is."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from minimax_h3.attention.base import AttentionBackend, select
+from minimax_h3.core.errors import H3Error, InvalidRequestError
+from minimax_h3.core.plan import Plan
+from minimax_h3.denoise.session import DenoiseSession
+from minimax_h3.denoise.session_table import SessionTable
+from minimax_h3.dit.loading import load_transformer
+from minimax_h3.dit.model import MiniMaxH3Transformer
+from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.job_client import JobClient
+from minimax_h3.stages.torch_device import Placement, choose_placement
+from minimax_h3.weights.manifest import identify
+
+Answer = dict[str, NDArray[np.generic]]
+
+
+class DitStage:
+    """Holds one DiT and a session per running clip.
+
+    A step that is merged with others of the same key runs one forward after another; results equal
+    solo runs because nothing is shared but the weights.
+    """
+
+    name: ClassVar[str] = "dit_fl2va"
+
+    def __init__(
+        self,
+        model: MiniMaxH3Transformer,
+        attention: AttentionBackend,
+        placement: Placement,
+        sessions: SessionTable,
+        is_known: Callable[[str], bool],
+        step_delay_s: float = 0.0,
+    ) -> None:
+        self._model = model
+        self._attention = attention
+        self._placement = placement
+        self._sessions = sessions
+        self._is_known = is_known
+        self._step_delay_s = step_delay_s
+
+    @classmethod
+    def load(cls, context: StageContext) -> "DitStage":
+        """Load the partition's weights and choose the attention backend."""
+        config = context.config
+        placement = choose_placement(config, context.log)
+        manifest = identify(context.checkpoint_path, config.task_type)
+        model = load_transformer(manifest, placement.device, placement.dtype)
+        attention, reason = select(
+            config.attention, placement.device, placement.dtype, model.config.head_dim
+        )
+        context.log.info("attention %s: %s", attention.name, reason)
+        jobs = JobClient(context.call, context.log)
+        return cls(
+            model,
+            attention,
+            placement,
+            SessionTable(config.session_lease_s),
+            lambda session_id: _session_known(jobs, session_id, context.log),
+            config.test_step_delay_ms / 1000.0,
+        )
+
+    def run_batch(self, requests: Sequence[StageRequest]) -> list[Answer | H3Error]:
+        """Serve the operations of one `execute()`; each fails or succeeds on its own."""
+        if self._step_delay_s and any(request.text("OP") == "step" for request in requests):
+            time.sleep(self._step_delay_s)
+        return [self._serve(request) for request in requests]
+
+    def _serve(self, request: StageRequest) -> Answer | H3Error:
+        operations = {"start": self._start, "step": self._step, "end": self._end}
+        operation = request.text("OP")
+        if operation not in operations:
+            legal = ", ".join(operations)
+            return InvalidRequestError(f"OP: {operation[:50]!r} is not legal; legal: {legal}")
+        try:
+            return operations[operation](request, request.text("SESSION"))
+        except H3Error as error:
+            return error
+
+    def _start(self, request: StageRequest, session_id: str) -> Answer:
+        missing = [
+            name
+            for name in ("SESSION_PLAN", "PROMPT_EMBEDS", "TEXT_TAGS")
+            if name not in request.tensors
+        ]
+        if missing:
+            raise InvalidRequestError(f"{', '.join(missing)}: absent; legal: present with OP start")
+        self._sessions.sweep(self._is_known)
+        wanted = json.loads(request.text("SESSION_PLAN"))
+        wanted["plan"]["seeds"] = tuple(wanted["plan"]["seeds"])
+        # Triton's memory ends with this call, and the session is prepared after it.
+        conditioning = {
+            name: request.array(name)[0].copy()
+            for name in ("PROMPT_EMBEDS", "TEXT_TAGS", "CONDITION_ROWS", "AUDIO_CONDITION_ROWS")
+        }
+        self._sessions.start(
+            session_id,
+            lambda: DenoiseSession.prepare(
+                self._model,
+                self._attention,
+                plan=Plan(**wanted["plan"]),
+                seed=wanted["seed"],
+                prompt_embeds=torch.from_numpy(conditioning["PROMPT_EMBEDS"]),
+                text_tags=torch.from_numpy(conditioning["TEXT_TAGS"]),
+                condition_rows=torch.from_numpy(conditioning["CONDITION_ROWS"]),
+                audio_condition_rows=torch.from_numpy(conditioning["AUDIO_CONDITION_ROWS"]),
+                device=self._placement.device,
+            ),
+        )
+        return _state(ready=False)
+
+    def _step(self, request: StageRequest, session_id: str) -> Answer:
+        if "STEP" not in request.tensors:
+            raise InvalidRequestError("STEP: absent; legal: present with OP step")
+        step = int(request.array("STEP").reshape(-1)[0])
+        began = time.perf_counter()
+        if not self._sessions.step(session_id, step):
+            return _state(ready=False)
+        facts = {"attention": self._attention.name, **self._placement.facts()} if not step else {}
+        compute_s = time.perf_counter() - began + self._step_delay_s
+        return _state(ready=True, step=step, compute_s=compute_s, facts=facts)
+
+    def _end(self, request: StageRequest, session_id: str) -> Answer:
+        del request
+        latents = self._sessions.end(session_id)
+        if latents is None:
+            return _state(ready=False)
+        video, audio = latents
+        return {
+            **_state(ready=True),
+            "VIDEO_LATENTS": video[None],
+            "AUDIO_LATENTS": audio[None],
+        }
+
+
+def _state(**values: object) -> Answer:
+    return {"STATE": text_tensor(json.dumps(values))[None]}
+
+
+def _session_known(jobs: JobClient, session_id: str, log: logging.Logger) -> bool:
+    """Ask `jobs`; when it is away nothing is dropped."""
+    try:
+        return bool(jobs.tell({"op": "session_known", "session_id": session_id})["known"])
+    except H3Error as error:
+        log.warning("kept session %s, jobs is away: %s", session_id, error)
+        return True

@@ -1,0 +1,47 @@
+"""The `jobs` model: one JSON operation in, one JSON answer out."""
+
+import json
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minimax_h3.control.job_table import JobTable
+from minimax_h3.core.errors import InvalidRequestError
+from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+
+MAX_OPERATION_BYTES = 16_384
+
+
+class JobsStage:
+    """Holds the job table of this server."""
+
+    name: ClassVar[str] = "jobs"
+
+    def __init__(self, table: JobTable) -> None:
+        self._table = table
+
+    @classmethod
+    def load(cls, context: StageContext) -> "JobsStage":
+        """Build an empty table with the configured limits."""
+        config = context.config
+        return cls(JobTable(config.running_jobs, config.max_jobs, config.session_lease_s))
+
+    def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
+        """Answer one operation.
+
+        Raises:
+            InvalidRequestError: not a JSON object, too long, or an illegal operation.
+        """
+        text = request.text("OP")
+        if len(text) > MAX_OPERATION_BYTES:
+            raise InvalidRequestError(
+                f"OP: {len(text)} characters; legal: up to {MAX_OPERATION_BYTES}"
+            )
+        try:
+            operation = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequestError(f"OP: not JSON ({error}); legal: a JSON object") from error
+        if not isinstance(operation, dict):
+            raise InvalidRequestError(f"OP: {text[:50]!r} is not legal; legal: a JSON object")
+        return {"ANSWER": text_tensor(json.dumps(self._table.handle(operation)))}

@@ -1,0 +1,105 @@
+"""Streams and waveforms -> MP4 files and the metadata of the job."""
+
+import json
+import time
+from importlib.metadata import version
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minimax_h3.core.constants import AUDIO_LATENTS_PER_SECOND, AUDIO_SAMPLE_RATE_HZ, VIDEO_FPS
+from minimax_h3.core.lengths import media_seconds
+from minimax_h3.core.plan import Plan
+from minimax_h3.media.mp4 import mux
+from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.job_client import JobClient
+from minimax_h3.weights.manifest import CheckpointManifest, identify
+
+_VERSIONED = ("minimax-h3-triton", "torch", "diffusers", "transformers", "av", "numpy")
+_INFO = ("text_encoder", "condition_encoder", "denoiser", "video_decoder", "audio_decoder")
+
+
+class MuxerStage:
+    """The last stage: its answer ends the job."""
+
+    name: ClassVar[str] = "muxer"
+
+    def __init__(self, manifest: CheckpointManifest, jobs: JobClient) -> None:
+        self._manifest = manifest
+        self._jobs = jobs
+        self._versions = {name: version(name) for name in _VERSIONED}
+
+    @classmethod
+    def load(cls, context: StageContext) -> "MuxerStage":
+        """Read the checkpoint's index, which the metadata names."""
+        manifest = identify(context.checkpoint_path, context.config.task_type)
+        return cls(manifest, JobClient(context.call, context.log))
+
+    def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
+        """Mux every clip and describe the job.
+
+        Raises:
+            CancelledError: the job was cancelled before this stage.
+        """
+        plan = Plan.from_json(request.text("PLAN"))
+        self._jobs.progress(plan, self.name)
+        began = time.perf_counter()
+        streams, waves = request.array("VIDEO_STREAM"), request.array("AUDIO")
+        files = [mux(bytes(stream), wave) for stream, wave in zip(streams, waves, strict=True)]
+        stages: dict[str, dict[str, object]] = {"preprocess": {"seconds": plan.preprocess_s}}
+        for stage in _INFO:
+            stages[stage] = json.loads(request.text(f"{stage.upper()}_INFO"))
+        stages["muxer"] = {"seconds": round(time.perf_counter() - began, 6)}
+        metadata = self._describe(plan, stages, [len(file) for file in files])
+        self._jobs.ask(plan, "finish")
+        return {
+            "MP4": np.array(files, dtype=object),
+            "METADATA": text_tensor(json.dumps(metadata)),
+        }
+
+    def _describe(
+        self, plan: Plan, stages: dict[str, dict[str, object]], sizes: list[int]
+    ) -> dict[str, object]:
+        total_s, media_s = time.time() - plan.received_at, media_seconds(plan.num_frames)
+        sounds = stages["audio_decoder"].pop("clips")
+        assert isinstance(sounds, list)
+        return {
+            "job_id": plan.job_id,
+            "request_id": plan.alias,
+            "task": plan.task,
+            "width": plan.width,
+            "height": plan.height,
+            "fps": VIDEO_FPS,
+            "num_frames": plan.num_frames,
+            "duration_s": round(plan.num_frames / VIDEO_FPS, 6),
+            "audio_s": round(plan.audio_latents / AUDIO_LATENTS_PER_SECOND, 6),
+            "sample_rate_hz": AUDIO_SAMPLE_RATE_HZ,
+            "media_s": round(media_s, 6),
+            "num_points": plan.num_points,
+            "num_forwards": plan.num_forwards,
+            "flow_shift": plan.flow_shift,
+            "audio_flow_shift": plan.audio_flow_shift,
+            "noise_recipe": plan.noise_recipe,
+            "seed": plan.seeds[0],
+            "text_rows": plan.text_rows,
+            "packed_rows": plan.packed_rows,
+            "total_s": round(total_s, 6),
+            "rtf": round(total_s / (media_s * len(plan.seeds)), 6),
+            "backend": {
+                "attention": stages["denoiser"].get("attention"),
+                "device": stages["denoiser"].get("device"),
+                "dtype": stages["denoiser"].get("dtype"),
+            },
+            "clips": [
+                {"seed": seed, "bytes": size, "audio": sound}
+                for seed, size, sound in zip(plan.seeds, sizes, sounds, strict=True)
+            ],
+            "stages": stages,
+            "checkpoint": {
+                "layout": self._manifest.layout,
+                "partition": self._manifest.partition,
+                "digest": self._manifest.digest,
+            },
+            "versions": self._versions,
+        }

@@ -1,0 +1,48 @@
+"""Token ids -> prompt embeddings, by the truncated Qwen3-VL."""
+
+import json
+import time
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minimax_h3.core.plan import Plan
+from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.job_client import JobClient
+from minimax_h3.stages.torch_device import Placement, choose_placement
+from minimax_h3.text.qwen import TruncatedQwen3VL
+from minimax_h3.weights.manifest import identify
+
+
+class TextEncoderStage:
+    """Reads the residual stream after 50 decoder layers, before any norm."""
+
+    name: ClassVar[str] = "text_encoder"
+
+    def __init__(self, encoder: TruncatedQwen3VL, placement: Placement, jobs: JobClient) -> None:
+        self._encoder = encoder
+        self._placement = placement
+        self._jobs = jobs
+
+    @classmethod
+    def load(cls, context: StageContext) -> "TextEncoderStage":
+        """Load the 50 layers that the DiT reads; the rest of the file is checked, not loaded."""
+        placement = choose_placement(context.config, context.log)
+        manifest = identify(context.checkpoint_path, context.config.task_type)
+        encoder = TruncatedQwen3VL.load(manifest, placement.device, placement.dtype)
+        return cls(encoder, placement, JobClient(context.call, context.log))
+
+    def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
+        """Encode one presentation.
+
+        Raises:
+            CancelledError: the job was cancelled before this stage.
+        """
+        plan = Plan.from_json(request.text("PLAN"))
+        self._jobs.progress(plan, self.name)
+        began = time.perf_counter()
+        embeds = self._encoder.encode(request.array("TOKEN_IDS"))
+        rows = embeds.float().cpu().numpy()[None]
+        facts = {"seconds": round(time.perf_counter() - began, 6), **self._placement.facts()}
+        return {"PROMPT_EMBEDS": rows, "TEXT_ENCODER_INFO": text_tensor(json.dumps(facts))}

@@ -1,0 +1,52 @@
+"""Which device and dtype a stage computes on: chosen once at load, logged, reported."""
+
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from minimax_h3.core.config import StageConfig
+from minimax_h3.core.errors import BackendUnavailableError
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Device and compute dtype of one stage."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def facts(self) -> dict[str, object]:
+        """What the metadata says about it."""
+        facts: dict[str, object] = {"device": str(self.device), "dtype": str(self.dtype)[6:]}
+        if self.device.type == "cuda":
+            facts["device_name"] = torch.cuda.get_device_name(self.device)
+            facts["peak_bytes"] = torch.cuda.max_memory_allocated(self.device)
+        return facts
+
+
+def choose_placement(config: StageConfig, log: logging.Logger) -> Placement:
+    """Resolve `device` and `dtype`: `auto` means the first GPU and BF16, or the CPU and FP32.
+
+    Raises:
+        BackendUnavailableError: a device was asked for by name and is not there.
+    """
+    wanted = config.device
+    if wanted == "auto":
+        wanted = "cuda:0" if torch.cuda.is_available() else "cpu"
+    device = torch.device(wanted if wanted != "cuda" else "cuda:0")
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise BackendUnavailableError(
+                f"device: {config.device!r} is not here; legal: cpu"
+                + "".join(f", cuda:{index}" for index in range(count))
+            )
+    default = "bf16" if device.type == "cuda" else "fp32"
+    dtype = _DTYPES[default if config.dtype == "auto" else config.dtype]
+    log.info(
+        "device %s (asked %s), dtype %s (asked %s)", device, config.device, dtype, config.dtype
+    )
+    return Placement(device, dtype)

@@ -1,0 +1,88 @@
+"""Video latents -> a silent H.264 stream, clip by clip; raw frames never leave unless asked for."""
+
+import json
+import time
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from minimax_h3.core.constants import VAE_CLIP_LATENTS, VAE_TAIL_LATENTS
+from minimax_h3.core.plan import Plan
+from minimax_h3.media.h264 import ThreadedVideoEncoder
+from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.job_client import JobClient
+from minimax_h3.stages.torch_device import Placement, choose_placement
+from minimax_h3.vae.loading import load_video_vae
+from minimax_h3.vae.video_decoder import VideoDecoder
+from minimax_h3.weights.manifest import identify
+
+
+class VideoDecoderStage:
+    """Decodes one clip while the one before it is encoded."""
+
+    name: ClassVar[str] = "video_decoder"
+
+    def __init__(self, decoder: VideoDecoder, placement: Placement, jobs: JobClient) -> None:
+        self._decoder = decoder
+        self._placement = placement
+        self._jobs = jobs
+
+    @classmethod
+    def load(cls, context: StageContext) -> "VideoDecoderStage":
+        """Load the decoder half of the video VAE."""
+        placement = choose_placement(context.config, context.log)
+        manifest = identify(context.checkpoint_path, context.config.task_type)
+        decoder = load_video_vae(manifest, placement.device, placement.dtype)
+        return cls(decoder, placement, JobClient(context.call, context.log))
+
+    def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
+        """Decode and encode every clip of a job.
+
+        Raises:
+            CancelledError: the job was cancelled; the work stopped at the last decoded clip.
+        """
+        plan = Plan.from_json(request.text("PLAN"))
+        began = time.perf_counter()
+        decoded = [
+            self._decode(plan, index, latents)
+            for index, latents in enumerate(request.array("VIDEO_LATENTS"))
+        ]
+        facts = {
+            "seconds": round(time.perf_counter() - began, 6),
+            "decode_s": round(sum(seconds for _, _, seconds in decoded), 6),
+            **self._placement.facts(),
+        }
+        frames = [clip for _, clip, _ in decoded]
+        return {
+            "VIDEO_STREAM": np.array([stream for stream, _, _ in decoded], dtype=object),
+            "FRAMES": np.stack(frames)
+            if plan.return_frames
+            else np.zeros((0, 0, 0, 0, 3), np.uint8),
+            "VIDEO_DECODER_INFO": text_tensor(json.dumps(facts)),
+        }
+
+    def _decode(
+        self, plan: Plan, clip: int, latents: NDArray[np.generic]
+    ) -> tuple[bytes, NDArray[np.uint8] | None, float]:
+        """One output: its stream, its frames [F, H, W, 3] if asked for, and decode seconds."""
+        total = (plan.latent_frames - VAE_TAIL_LATENTS) // VAE_CLIP_LATENTS
+        kept: list[NDArray[np.uint8]] = []
+        decode_s = 0.0
+        with ThreadedVideoEncoder(
+            plan.width, plan.height, plan.video_preset, plan.video_crf
+        ) as encoder:
+            clips = self._decoder.decode_clips(torch.from_numpy(latents))
+            for index in range(total + 1):
+                self._jobs.progress(plan, self.name, step=index, num_steps=total, clip=clip)
+                began = time.perf_counter()
+                frames = next(clips, None)
+                decode_s += time.perf_counter() - began
+                if frames is None:
+                    break
+                encoder.push(frames)
+                if plan.return_frames:
+                    kept.append(frames)
+            stream = encoder.finish()
+        return stream, np.concatenate(kept) if kept else None, decode_s

@@ -1,0 +1,35 @@
+"""Markers from the folder a test lives in, and the fixtures that every folder may use."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER_MARKERS = ("unit", "contract", "server", "gpu", "multigpu")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(ROOT / "tests").parts[0]
+        if folder in FOLDER_MARKERS:
+            item.add_marker(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random checkpoint in the official layout: the folder that holds FL2VA/."""
+    return _tiny(tmp_path_factory.mktemp("tiny"), "official")
+
+
+@pytest.fixture(scope="session")
+def tiny_diffusers_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same weights in the diffusers layout."""
+    return _tiny(tmp_path_factory.mktemp("tiny-diffusers"), "diffusers")
+
+
+def _tiny(folder: Path, layout: str) -> Path:
+    command = [sys.executable, "-m", "build_engines", "tiny", str(folder), "--layout", layout]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    return folder

@@ -1,0 +1,94 @@
+"""Server parameters and the compatibility table."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from minimax_h3.core import compatibility
+from minimax_h3.core.config import StageConfig, parse_parameters
+from minimax_h3.core.errors import ConfigError, NotAvailableError
+from minimax_h3.core.plan import Plan, build_plan
+from minimax_h3.core.request import GenerationRequest
+
+LOG = logging.getLogger("test")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_parameters_round_trip() -> None:
+    config = StageConfig(device="cuda:1", running_jobs=2, session_lease_s=5.5)
+    assert parse_parameters(config.parameters()) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("devise", "cpu"),
+        ("device", "tpu"),
+        ("device", "cuda:x"),
+        ("dtype", "fp16"),
+        ("attention", "flash"),
+        ("task_type", "t2va"),
+        ("running_jobs", "0"),
+        ("running_jobs", "two"),
+        ("max_jobs", "1"),
+        ("max_packed_rows", "0"),
+        ("session_lease_s", "nan"),
+        ("test_step_delay_ms", "-1"),
+    ],
+)
+def test_bad_parameters_are_named(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: "):
+        parse_parameters({name: text})
+
+
+def test_relative_checkpoints_count_from_the_model_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "repository" / "text_encoder"
+    folder.mkdir(parents=True)
+    assert StageConfig().checkpoint_path(folder) == tmp_path / "checkpoints" / "tiny"
+    assert StageConfig(checkpoint_dir="/a/b").checkpoint_path(folder) == Path("/a/b")
+
+
+def test_refused_features_stop_the_start() -> None:
+    with pytest.raises(ConfigError, match="task_type=combined: not available; dit_ref2va"):
+        compatibility.check_start(StageConfig(task_type="combined"), LOG)
+
+
+def test_untested_features_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    compatibility.check_start(StageConfig(device="cuda", dtype="fp32"), LOG)
+    assert "device=cuda with dtype=fp32 is untested" in caplog.text
+
+
+def test_request_features_meet_server_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = compatibility.Rule("device=cpu", "return_frames", compatibility.REFUSED, "a reason")
+    monkeypatch.setattr(compatibility, "RULES", (rule,))
+    request = GenerationRequest.from_fields({"prompt": "p", "return_frames": True})
+    with pytest.raises(NotAvailableError, match="device=cpu: excludes return_frames; a reason"):
+        compatibility.check_request(request, StageConfig(device="cpu"))
+    compatibility.check_request(request, StageConfig(device="cuda"))
+
+
+def test_every_works_rule_names_a_test_that_exists() -> None:
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    for rule in compatibility.RULES:
+        assert rule.verdict in (compatibility.WORKS, compatibility.REFUSED, compatibility.UNTESTED)
+        if rule.verdict == compatibility.WORKS:
+            assert f"def {rule.why}(" in tests, rule
+
+
+def test_plan_round_trips_and_counts_rows() -> None:
+    request = GenerationRequest.from_fields({"prompt": "p", "num_outputs": 3, "seed": 7})
+    plan = build_plan(
+        request,
+        job_id="j",
+        alias="",
+        text_rows=60,
+        flow_shift=12.0,
+        audio_flow_shift=3.0,
+        received_at=0.0,
+    )
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.seeds == (7, 8, 9)
+    assert plan.packed_rows == 37_770  # the worked example of the pipeline sheet
+    assert plan.num_forwards == 49
+    assert (plan.latent_frames, plan.latent_height, plan.latent_width) == (37, 48, 84)
