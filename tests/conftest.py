@@ -10,6 +10,18 @@ FOLDER_MARKERS = ("unit", "contract", "server", "gpu", "multigpu")
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--soak-seconds", type=int, default=120, help="length of the soak tests (make soak: 1800)"
+    )
+
+
+@pytest.fixture(scope="session")
+def soak_seconds(request: pytest.FixtureRequest) -> int:
+    """How long the soak tests run."""
+    return int(request.config.getoption("--soak-seconds"))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.relative_to(ROOT / "tests").parts[0]

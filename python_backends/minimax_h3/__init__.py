@@ -1,0 +1,1 @@
+"""MiniMax-H3 generation, as a library behind Triton models."""

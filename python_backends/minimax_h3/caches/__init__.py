@@ -1,0 +1,1 @@
+"""Work that several steps or requests share."""

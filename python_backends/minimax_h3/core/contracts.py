@@ -136,6 +136,9 @@ _DIT_INPUTS = (
     TensorSpec(
         "STEP", INT32, (-1,), "step index in element 0; the length is a merge key", optional=True
     ),
+    TensorSpec(
+        "WANT_LATENTS", BOOL, (1,), "end: true to get the latents of a done session", optional=True
+    ),
     TensorSpec("SESSION_PLAN", STRING, (1,), "start: JSON plan and seed", optional=True),
     TensorSpec("PROMPT_EMBEDS", FP32, (-1, -1), "start: [L, width]", optional=True),
     TensorSpec("TEXT_TAGS", INT64, (-1,), "start: [L]", optional=True),

@@ -1,0 +1,1 @@
+"""Sessions: one request's state on the device, and the table that holds many of them."""

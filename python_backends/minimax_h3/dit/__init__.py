@@ -1,0 +1,1 @@
+"""The diffusion transformer over one packed sequence of text, sound and picture."""

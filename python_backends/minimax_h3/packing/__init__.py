@@ -1,0 +1,1 @@
+"""Latents to rows, the packed sequence, its positions, times and documents."""

@@ -1,0 +1,1 @@
+"""Sigma schedules, the Euler step and the noise recipes."""

@@ -46,7 +46,7 @@ class AudioDecoderStage:
         waves = []
         for latents in request.array("AUDIO_LATENTS"):
             self._jobs.check_cancel(plan, self.name)
-            waves.append(self._decoder.decode(torch.from_numpy(latents)))
+            waves.append(self._decoder.decode(latents))
         facts = {
             "seconds": round(time.perf_counter() - began, 6),
             "device": str(self._device),

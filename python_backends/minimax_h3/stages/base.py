@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +77,7 @@ class StageRequest:
     request_id: str = ""
     is_cancelled: Callable[[], bool] = lambda: False
 
-    def array(self, name: str) -> NDArray[np.generic]:
+    def array(self, name: str) -> NDArray[Any]:
         """A numeric or STRING input as an array; its presence was checked by the adapter."""
         value = self.tensors[name]
         assert isinstance(value, np.ndarray)

@@ -140,7 +140,8 @@ class _Loop:
                 self._step(session, step, clip)
             ended = True
             latents = ("VIDEO_LATENTS", "AUDIO_LATENTS")
-            answer = self._call(self.model, {"OP": _op("end"), **session}, ["STATE", *latents])
+            wanted = {"OP": _op("end"), **session, "WANT_LATENTS": np.array([[True]])}
+            answer = self._call(self.model, wanted, ["STATE", *latents])
             return answer[latents[0]][0], answer[latents[1]][0]
         finally:
             if not ended:

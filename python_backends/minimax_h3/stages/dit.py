@@ -10,18 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from minimax_h3.attention.base import AttentionBackend, select
+from minimax_h3.attention.base import select
+from minimax_h3.caches.adaln_table import AdaLNTableCache
 from minimax_h3.core.errors import H3Error, InvalidRequestError
 from minimax_h3.core.plan import Plan
-from minimax_h3.denoise.session import DenoiseSession
+from minimax_h3.denoise.session import Conditioning, DenoiseSession, DitRuntime
 from minimax_h3.denoise.session_table import SessionTable
 from minimax_h3.dit.loading import load_transformer
-from minimax_h3.dit.model import MiniMaxH3Transformer
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.torch_device import Placement, choose_placement
 from minimax_h3.weights.manifest import identify
 
+CONDITIONING = ("PROMPT_EMBEDS", "TEXT_TAGS", "CONDITION_ROWS", "AUDIO_CONDITION_ROWS")
 Answer = dict[str, NDArray[np.generic]]
 
 
@@ -36,15 +37,13 @@ class DitStage:
 
     def __init__(
         self,
-        model: MiniMaxH3Transformer,
-        attention: AttentionBackend,
+        runtime: DitRuntime,
         placement: Placement,
         sessions: SessionTable,
         is_known: Callable[[str], bool],
         step_delay_s: float = 0.0,
     ) -> None:
-        self._model = model
-        self._attention = attention
+        self._runtime = runtime
         self._placement = placement
         self._sessions = sessions
         self._is_known = is_known
@@ -63,8 +62,7 @@ class DitStage:
         context.log.info("attention %s: %s", attention.name, reason)
         jobs = JobClient(context.call, context.log)
         return cls(
-            model,
-            attention,
+            DitRuntime(model, attention, AdaLNTableCache(), manifest.digest),
             placement,
             SessionTable(config.session_lease_s),
             lambda session_id: _session_known(jobs, session_id, context.log),
@@ -89,51 +87,38 @@ class DitStage:
             return error
 
     def _start(self, request: StageRequest, session_id: str) -> Answer:
-        missing = [
-            name
-            for name in ("SESSION_PLAN", "PROMPT_EMBEDS", "TEXT_TAGS")
-            if name not in request.tensors
-        ]
-        if missing:
-            raise InvalidRequestError(f"{', '.join(missing)}: absent; legal: present with OP start")
+        _require(request, "start", "SESSION_PLAN", *CONDITIONING)
         self._sessions.sweep(self._is_known)
         wanted = json.loads(request.text("SESSION_PLAN"))
-        wanted["plan"]["seeds"] = tuple(wanted["plan"]["seeds"])
+        plan, seed = Plan.from_json(json.dumps(wanted["plan"])), int(wanted["seed"])
         # Triton's memory ends with this call, and the session is prepared after it.
-        conditioning = {
-            name: request.array(name)[0].copy()
-            for name in ("PROMPT_EMBEDS", "TEXT_TAGS", "CONDITION_ROWS", "AUDIO_CONDITION_ROWS")
-        }
+        embeds, tags, visual, sound = (
+            torch.from_numpy(request.array(name)[0].copy()) for name in CONDITIONING
+        )
+        conditioning = Conditioning(embeds, tags, visual, sound)
         self._sessions.start(
             session_id,
-            lambda: DenoiseSession.prepare(
-                self._model,
-                self._attention,
-                plan=Plan(**wanted["plan"]),
-                seed=wanted["seed"],
-                prompt_embeds=torch.from_numpy(conditioning["PROMPT_EMBEDS"]),
-                text_tags=torch.from_numpy(conditioning["TEXT_TAGS"]),
-                condition_rows=torch.from_numpy(conditioning["CONDITION_ROWS"]),
-                audio_condition_rows=torch.from_numpy(conditioning["AUDIO_CONDITION_ROWS"]),
-                device=self._placement.device,
-            ),
+            lambda: DenoiseSession.prepare(self._runtime, plan, seed, conditioning),
         )
         return _state(ready=False)
 
     def _step(self, request: StageRequest, session_id: str) -> Answer:
-        if "STEP" not in request.tensors:
-            raise InvalidRequestError("STEP: absent; legal: present with OP step")
+        _require(request, "step", "STEP")
         step = int(request.array("STEP").reshape(-1)[0])
         began = time.perf_counter()
         if not self._sessions.step(session_id, step):
             return _state(ready=False)
-        facts = {"attention": self._attention.name, **self._placement.facts()} if not step else {}
+        facts = (
+            {"attention": self._runtime.attention.name, **self._placement.facts()}
+            if not step
+            else {}
+        )
         compute_s = time.perf_counter() - began + self._step_delay_s
         return _state(ready=True, step=step, compute_s=compute_s, facts=facts)
 
     def _end(self, request: StageRequest, session_id: str) -> Answer:
-        del request
-        latents = self._sessions.end(session_id)
+        wanted = "WANT_LATENTS" in request.tensors and bool(request.array("WANT_LATENTS").all())
+        latents = self._sessions.end(session_id, wanted)
         if latents is None:
             return _state(ready=False)
         video, audio = latents
@@ -142,6 +127,14 @@ class DitStage:
             "VIDEO_LATENTS": video[None],
             "AUDIO_LATENTS": audio[None],
         }
+
+
+def _require(request: StageRequest, operation: str, *names: str) -> None:
+    missing = [name for name in names if name not in request.tensors]
+    if missing:
+        raise InvalidRequestError(
+            f"{', '.join(missing)}: absent; legal: present with OP {operation}"
+        )
 
 
 def _state(**values: object) -> Answer:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from minimax_h3.core.compatibility import check_request
+from minimax_h3.core.compatibility import check_request, check_start
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.constants import TASK_T2VA
 from minimax_h3.core.contracts import REQUEST_INPUTS, ROUTES
@@ -44,6 +44,7 @@ class PreprocessStage:
     @classmethod
     def load(cls, context: StageContext) -> "PreprocessStage":
         """Read the checkpoint's index (not its weights) and the tokenizer."""
+        check_start(context.config, context.log)
         manifest = identify(context.checkpoint_path, context.config.task_type)
         jobs = JobClient(context.call, context.log)
         return cls(context.config, manifest, load_tokenizer(manifest.tokenizer), jobs)

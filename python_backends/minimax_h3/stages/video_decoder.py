@@ -1,11 +1,12 @@
 """Video latents -> a silent H.264 stream, clip by clip; raw frames never leave unless asked for."""
 
+import itertools
 import json
 import time
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from minimax_h3.core.constants import VAE_CLIP_LATENTS, VAE_TAIL_LATENTS
@@ -51,38 +52,44 @@ class VideoDecoderStage:
         ]
         facts = {
             "seconds": round(time.perf_counter() - began, 6),
-            "decode_s": round(sum(seconds for _, _, seconds in decoded), 6),
+            "decode_s": round(sum(clip.decode_s for clip in decoded), 6),
             **self._placement.facts(),
         }
-        frames = [clip for _, clip, _ in decoded]
+        frames = [np.concatenate(clip.frames) for clip in decoded if clip.frames]
         return {
-            "VIDEO_STREAM": np.array([stream for stream, _, _ in decoded], dtype=object),
-            "FRAMES": np.stack(frames)
-            if plan.return_frames
-            else np.zeros((0, 0, 0, 0, 3), np.uint8),
+            "VIDEO_STREAM": np.array([clip.stream for clip in decoded], dtype=object),
+            "FRAMES": np.stack(frames) if frames else np.zeros((0, 0, 0, 0, 3), np.uint8),
             "VIDEO_DECODER_INFO": text_tensor(json.dumps(facts)),
         }
 
-    def _decode(
-        self, plan: Plan, clip: int, latents: NDArray[np.generic]
-    ) -> tuple[bytes, NDArray[np.uint8] | None, float]:
-        """One output: its stream, its frames [F, H, W, 3] if asked for, and decode seconds."""
+    def _decode(self, plan: Plan, output: int, latents: NDArray[np.float32]) -> "_Decoded":
+        """One output; a decoded VAE clip is the cancel boundary."""
         total = (plan.latent_frames - VAE_TAIL_LATENTS) // VAE_CLIP_LATENTS
-        kept: list[NDArray[np.uint8]] = []
-        decode_s = 0.0
+        result = _Decoded()
         with ThreadedVideoEncoder(
             plan.width, plan.height, plan.video_preset, plan.video_crf
         ) as encoder:
-            clips = self._decoder.decode_clips(torch.from_numpy(latents))
-            for index in range(total + 1):
-                self._jobs.progress(plan, self.name, step=index, num_steps=total, clip=clip)
+            clips = self._decoder.decode_clips(latents)
+            for index in itertools.count():
+                self._jobs.progress(
+                    plan, self.name, step=min(index, total), num_steps=total, clip=output
+                )
                 began = time.perf_counter()
                 frames = next(clips, None)
-                decode_s += time.perf_counter() - began
+                result.decode_s += time.perf_counter() - began
                 if frames is None:
                     break
                 encoder.push(frames)
                 if plan.return_frames:
-                    kept.append(frames)
-            stream = encoder.finish()
-        return stream, np.concatenate(kept) if kept else None, decode_s
+                    result.frames.append(frames)
+            result.stream = encoder.finish()
+        return result
+
+
+@dataclass(slots=True)
+class _Decoded:
+    """One output: its stream, its frames [k, H, W, 3] if asked for, and seconds of decoding."""
+
+    stream: bytes = b""
+    frames: list[NDArray[np.uint8]] = field(default_factory=list)
+    decode_s: float = 0.0

@@ -1,0 +1,1 @@
+"""Prompt to embeddings: tokenizer, presentation and the truncated text encoder."""

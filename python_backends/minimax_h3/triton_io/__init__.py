@@ -1,0 +1,1 @@
+"""Stages as Triton models: the only package that talks to the Python backend."""

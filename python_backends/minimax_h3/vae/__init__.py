@@ -1,0 +1,1 @@
+"""Both autoencoders: released modules under our own tiling, clip streaming and loading."""

@@ -1,0 +1,1 @@
+"""Checkpoint files: which one is this, what is inside, and how it becomes our modules."""

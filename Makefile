@@ -1,0 +1,66 @@
+# Everything a developer or CI does. `make` lists the targets. Each needs only what `make setup` makes.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PY := .venv/bin/python
+TINY := checkpoints/tiny
+SOURCES := python_backends client build_engines tests model_repository .ci
+PYTEST := $(PY) -m pytest
+# The tiny models gain nothing from many threads, and the server's processes share the cores.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup lock checkpoint demo test test-unit soak lint format render bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+setup: ## create .venv with the locked packages (fast when nothing changed)
+	@requirements/install.sh
+
+lock: setup ## resolve all packages anew into requirements/lock.txt
+	@requirements/lock.sh
+	@requirements/install.sh
+
+checkpoint: setup ## write the tiny random checkpoint, if it is not there
+	@[ -e $(TINY) ] || { \
+	  rm -rf $(TINY).part; \
+	  $(PY) -m build_engines tiny $(TINY).part && mv $(TINY).part $(TINY); }
+
+demo: checkpoint ## one clip from nothing: server, h3 generate, h3 check, server stopped
+	@exec $(PY) -m h3_client.demo --checkpoint $(TINY)
+
+test: setup ## unit, contract and server tests, with the reasons of skips counted
+	@mkdir -p out; rm -f out/junit.xml; status=0; \
+	$(PYTEST) tests/unit tests/contract tests/server -m 'not soak' --junitxml=out/junit.xml \
+	  || status=$$?; \
+	$(PY) .ci/skips.py out/junit.xml; exit $$status
+
+test-unit: setup ## unit tests only
+	@$(PYTEST) tests/unit -m 'not soak'
+
+soak: setup ## long fuzz, kill and leak runs
+	@$(PYTEST) tests -m soak --timeout=3600
+
+lint: setup ## ruff, mypy (each model.py in its own call) and the import layers
+	@$(PY) -m ruff check $(SOURCES)
+	@$(PY) -m ruff format --check $(SOURCES)
+	@$(PY) -m mypy
+	@for file in model_repository/*/1/model.py; do $(PY) -m mypy --no-error-summary "$$file"; done
+	@.venv/bin/lint-imports
+
+format: setup ## let ruff format and fix what it can
+	@$(PY) -m ruff check --fix $(SOURCES)
+	@$(PY) -m ruff format $(SOURCES)
+
+render: setup ## write config.pbtxt of every model from core/contracts.py
+	@$(PY) -m minimax_h3.triton_io.render model_repository
+
+bench: setup ## benchmarks of tests/benchmarks, one JSON line each
+	@shopt -s nullglob; for file in tests/benchmarks/bench_*.py; do $(PY) "$$file"; done
+
+clean: ## remove what the other targets made, except .venv
+	rm -rf run out build dist $(TINY) $(TINY).part .venv-lock
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

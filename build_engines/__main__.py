@@ -1,0 +1,73 @@
+"""Command line of the offline tools: `python -m build_engines <command>`."""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from build_engines.convert import convert_to_diffusers
+from build_engines.tiny_checkpoint import PARTITIONS, write_tiny
+from build_engines.verify import verify
+from minimax_h3.core.errors import H3Error
+
+LAYOUTS = ("official", "diffusers")
+
+
+def _tiny(arguments: argparse.Namespace) -> None:
+    if arguments.layout == "official":
+        root = write_tiny(arguments.folder, arguments.seed, arguments.partition)
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            source = write_tiny(Path(scratch), arguments.seed, arguments.partition)
+            root = convert_to_diffusers(source, arguments.folder)
+    print(f"wrote {root}")
+
+
+def _convert(arguments: argparse.Namespace) -> None:
+    print(f"wrote {convert_to_diffusers(arguments.source, arguments.target)}")
+
+
+def _verify(arguments: argparse.Namespace) -> None:
+    for line in verify(arguments.folder, arguments.task_type):
+        print(line, flush=True)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all commands."""
+    parser = argparse.ArgumentParser(prog="build_engines", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    tiny = commands.add_parser("tiny", help="write a tiny random checkpoint, in seconds")
+    tiny.add_argument("folder", type=Path)
+    tiny.add_argument("--seed", type=int, default=0)
+    tiny.add_argument("--layout", choices=LAYOUTS, default=LAYOUTS[0])
+    tiny.add_argument("--partition", choices=PARTITIONS, default=PARTITIONS[0])
+    tiny.set_defaults(run=_tiny)
+
+    convert = commands.add_parser("convert", help="rewrite a checkpoint in another layout")
+    convert.add_argument("source", type=Path)
+    convert.add_argument("target", type=Path)
+    convert.add_argument("--to", choices=("diffusers",), required=True)
+    convert.set_defaults(run=_convert)
+
+    check = commands.add_parser("verify", help="load every component strictly, print a table")
+    check.add_argument("folder", type=Path)
+    check.add_argument("--task-type", choices=("fl2va", "ref2va"), default="fl2va")
+    check.set_defaults(run=_verify)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except H3Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""`H3Client`: generate clips on a Triton server that holds the `minimax_h3` ensemble.
+
+with H3Client("127.0.0.1:8001") as client:
+    result = client.generate("a fox in the snow", width=64, height=64, seed=7)
+    Path("fox.mp4").write_bytes(result.mp4[0])
+"""
+
+import json
+import time
+import uuid
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from h3_client.errors import CANCELLED, INTERNAL, INVALID_ARGUMENT, H3ClientError
+from h3_client.fields import encode_request, text_input
+from h3_client.transport import GrpcTransport, HttpTransport, Transport
+
+Protocol: TypeAlias = Literal["grpc", "http"]
+
+__all__ = ["GenerationResult", "H3Client", "H3ClientError"]
+
+ENSEMBLE, JOBS = "minimax_h3", "jobs"
+DEFAULT_URLS: dict[Protocol, str] = {"grpc": "127.0.0.1:8001", "http": "127.0.0.1:8000"}
+JOBS_TIMEOUT_S = 5.0  # `jobs` answers in milliseconds; without an answer it is gone
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """What one request made.
+
+    Attributes:
+        mp4: finished files, one per clip.
+        metadata: the server's account of the request: sizes, frames, seeds, seconds of each stage.
+        request_id: the alias under which `jobs` knows the request.
+        seconds: wall-clock seconds from sending to the last byte.
+        frames: uint8 RGB [n, F, H, W, 3], only when asked for.
+        audio: float32 waveform in [-1, 1] at 32 kHz, [n, 2, samples], only when asked for.
+    """
+
+    mp4: list[bytes]
+    metadata: dict[str, object]
+    request_id: str
+    seconds: float
+    frames: NDArray[np.generic] | None = None
+    audio: NDArray[np.generic] | None = None
+
+
+class H3Client:
+    """A connection to one server; a call blocks until its answer, other threads may call meanwhile.
+
+    Args:
+        url: host:port of the protocol, without a scheme; the protocol's usual local port if None.
+        protocol: `grpc` or `http`.
+        transport: used instead of a connection of our own, for tests and unusual networks.
+
+    The first call of a client fails within 5 s, naming the URL, when no server answers there.
+    After that a call waits as long as the job takes unless it is given a limit.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        protocol: Protocol = "grpc",
+        transport: Transport | None = None,
+    ) -> None:
+        self.protocol = protocol
+        self._checked = False
+        if transport is None:
+            address = url or DEFAULT_URLS[protocol]
+            transport = GrpcTransport(address) if protocol == "grpc" else HttpTransport(address)
+        self._transport = transport
+
+    def __enter__(self) -> "H3Client":
+        """The client itself; leaving the block closes it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connection."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transport.close()
+
+    @property
+    def url(self) -> str:
+        """The address this client speaks to."""
+        return self._transport.url
+
+    def generate(
+        self,
+        prompt: str,
+        *,
+        frames: bool = False,
+        audio: bool = False,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+        **fields: object,
+    ) -> GenerationResult:
+        """Make the clips of one request and wait for them.
+
+        Args:
+            prompt: what to make.
+            frames: also return the pictures as an array; sets the field `return_frames`.
+            audio: also return the waveform as an array.
+            request_id: alias for `job` and `cancel` from another thread; a fresh one if None.
+            timeout_s: give up waiting after this long; the job itself goes on, see `cancel`.
+            fields: further request fields by name (`width`, `seed`, ...); None means absent. A
+                name without a tensor of its own travels in OPTIONS.
+
+        Raises:
+            H3ClientError: with the server's status and message.
+        """
+        asked = {"prompt": prompt, **({"return_frames": True} if frames else {}), **fields}
+        inputs = encode_request(asked)
+        outputs = ["MP4", "METADATA"]
+        outputs += ["FRAMES"] if asked.get("return_frames") else []
+        outputs += ["AUDIO"] if audio else []
+        alias = request_id or uuid.uuid4().hex
+        self._check_server()
+        began = time.monotonic()
+        try:
+            arrays = self._transport.infer(ENSEMBLE, inputs, outputs, alias, timeout_s)
+        except H3ClientError as error:
+            raise self._told_apart(error, alias) from error
+        seconds = time.monotonic() - began
+        missing = [name for name in outputs if name not in arrays]
+        if missing:
+            raise H3ClientError(INTERNAL, f"the server's answer lacks {', '.join(missing)}")
+        return GenerationResult(
+            mp4=[bytes(clip) for clip in arrays["MP4"].reshape(-1)],
+            metadata=_json_object(arrays["METADATA"], "METADATA"),
+            request_id=alias,
+            seconds=seconds,
+            frames=arrays.get("FRAMES"),
+            audio=arrays.get("AUDIO"),
+        )
+
+    def job(self, job_id_or_alias: str) -> dict[str, object]:
+        """State and progress of one job, or `{"unknown": True}`."""
+        return self._jobs({"op": "get", "id": job_id_or_alias})
+
+    def cancel(self, job_id_or_alias: str) -> dict[str, object]:
+        """Ask for a job to stop at its next step; says whether it was there to be stopped."""
+        return self._jobs({"op": "cancel", "id": job_id_or_alias})
+
+    def jobs(self) -> list[dict[str, object]]:
+        """All jobs that the server still remembers, oldest first."""
+        listed = self._jobs({"op": "list"}).get("jobs")
+        if not isinstance(listed, list):
+            raise H3ClientError(INTERNAL, "the server's answer lacks a list of jobs")
+        return listed
+
+    def ping(self) -> dict[str, object]:
+        """A cheap real inference: requests are answered, not only ports open."""
+        return self._jobs({"op": "ping"})
+
+    def ready(self) -> bool:
+        """Whether the server takes requests now; False also when none answers."""
+        try:
+            return self._transport.is_ready(ENSEMBLE)
+        except H3ClientError:
+            return False
+
+    def _jobs(self, operation: dict[str, object]) -> dict[str, object]:
+        self._check_server()
+        inputs = [text_input("OP", json.dumps(operation))]
+        arrays = self._transport.infer(JOBS, inputs, ["ANSWER"], "", JOBS_TIMEOUT_S)
+        if "ANSWER" not in arrays:
+            raise H3ClientError(INTERNAL, "the server's answer lacks ANSWER")
+        return _json_object(arrays["ANSWER"], "ANSWER")
+
+    def _check_server(self) -> None:
+        """Find out once, with a short limit, whether there is a server at all."""
+        if not self._checked:
+            self._transport.is_live()
+            self._checked = True
+
+    def _told_apart(self, error: H3ClientError, alias: str) -> H3ClientError:
+        """Over HTTP a cancelled job and a wrong request are both code 400; `jobs` knows which."""
+        if self.protocol != "http" or error.status != INVALID_ARGUMENT:
+            return error
+        try:
+            cancelled = self.job(alias).get("state") == "cancelled"
+        except H3ClientError:
+            return error
+        return H3ClientError(CANCELLED, error.message) if cancelled else error
+
+
+def _json_object(array: NDArray[np.generic], name: str) -> dict[str, object]:
+    try:
+        value = json.loads(array.reshape(-1)[0])
+    except (IndexError, TypeError, ValueError) as error:
+        raise H3ClientError(INTERNAL, f"the server's {name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise H3ClientError(INTERNAL, f"the server's {name} is not a JSON object")
+    return value

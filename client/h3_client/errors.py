@@ -1,0 +1,38 @@
+"""The one error of this package, and the cleaning of what a server says."""
+
+import re
+
+INVALID_ARGUMENT, CANCELLED, INTERNAL = "INVALID_ARGUMENT", "CANCELLED", "INTERNAL"
+NOT_FOUND, UNAVAILABLE = "NOT_FOUND", "UNAVAILABLE"
+DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+CONNECTION = "CONNECTION"
+
+# The ensemble puts its own name in front of what a composing model answered, once per nesting.
+_ENSEMBLE_PREFIX = re.compile(r"^(?:in ensemble '[^']*', )+")
+# An exception that a Python model did not map: Triton wraps it and adds the place in the file.
+_BACKEND_PREFIX = re.compile(
+    r"^Failed to process the request\(s\) for model (?:instance )?'[^']*', message: (?:\w+: )?"
+)
+_BACKEND_TRACE = re.compile(r"\n+At:\n(?:.*\n?)*$")
+
+
+class H3ClientError(Exception):
+    """A request that did not succeed; its text is the server's message.
+
+    Attributes:
+        status: gRPC's word for it, the same over HTTP: `INVALID_ARGUMENT`, `NOT_FOUND`,
+            `UNAVAILABLE` (the server is full, try later), `CANCELLED`, `INTERNAL`,
+            `DEADLINE_EXCEEDED` (the caller's own limit); or `CONNECTION`: no server answered.
+        message: what was wrong, without the server's own wrapping.
+    """
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def clean_message(message: str) -> str:
+    """Take the ensemble's and the Python backend's wrapping off a server's error text."""
+    text = _BACKEND_PREFIX.sub("", _ENSEMBLE_PREFIX.sub("", message.strip()))
+    return _BACKEND_TRACE.sub("", text).strip()

@@ -1,0 +1,58 @@
+"""`h3 jobs`: what a server is doing, one job in full, or the end of one."""
+
+import argparse
+import json
+
+from h3_client.connection import add_connection_arguments, connect
+from h3_client.errors import INVALID_ARGUMENT, NOT_FOUND, H3ClientError
+from h3_client.progress import JobProgress
+
+SUMMARY = "list, look at and cancel the jobs of a running server"
+
+_COLUMNS = "{:<32}  {:<9}  {:<17}  {:>9}  {:>9}  {}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    parser.add_argument("action", nargs="?", choices=("list", "get", "cancel"), default="list")
+    parser.add_argument("id", nargs="?", help="job id, or the request id it was sent with")
+    add_connection_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the server's answer as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask `jobs` and print its answer; 1 when the job is unknown or was not there to be stopped."""
+    if (args.action == "list") != (args.id is None):
+        legal = "list, get ID, cancel ID"
+        raise H3ClientError(INVALID_ARGUMENT, f"{args.action} {args.id or ''}: legal: {legal}")
+    with connect(args) as client:
+        if args.action == "list":
+            jobs = client.jobs()
+            print(json.dumps(jobs, indent=2) if args.json else _table(jobs))
+            return 0
+        answer = client.job(args.id) if args.action == "get" else client.cancel(args.id)
+    if answer.get("unknown"):
+        raise H3ClientError(NOT_FOUND, f"the server knows no job {args.id}")
+    if args.json or args.action == "get":
+        print(json.dumps(answer, indent=2))
+    elif answer.get("cancelled"):
+        print(f"job {answer.get('job_id')} stops at its next step")
+    else:
+        print(f"job {answer.get('job_id')} is {answer.get('state')} already")
+    return 0 if args.action == "get" or answer.get("cancelled") else 1
+
+
+def _table(jobs: list[dict[str, object]]) -> str:
+    if not jobs:
+        return "no jobs"
+    lines = [_COLUMNS.format("job", "state", "stage", "forwards", "seconds", "request id")]
+    lines += [_row(job) for job in jobs]
+    return "\n".join(lines)
+
+
+def _row(job: dict[str, object]) -> str:
+    progress = JobProgress.of(job)
+    forwards = f"{progress.done}/{progress.total}" if progress and progress.total else ""
+    stage = f"position {job['position']}" if job.get("position") else job.get("stage")
+    words = (job.get("job_id"), job.get("state"), stage, forwards, job.get("elapsed_s"))
+    return _COLUMNS.format(*map(str, words), job.get("alias") or "-")

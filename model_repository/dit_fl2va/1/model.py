@@ -1,0 +1,6 @@
+"""Sessions of the FL2VA diffusion transformer, for t2va and fl2va."""
+
+from minimax_h3.stages.dit import DitStage
+from minimax_h3.triton_io.adapter import stage_model
+
+TritonPythonModel = stage_model(DitStage)

@@ -1,0 +1,150 @@
+"""What an attention backend is, which ones exist, and how one is chosen.
+
+The choice is made once, at start, from what a backend says it can do. A backend that was asked for
+by name and cannot run is an error; nothing falls back in silence, and no launch is ever retried.
+"""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+import torch
+
+from minimax_h3.core.errors import BackendUnavailableError
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCapabilities:
+    """What a backend can run.
+
+    Attributes:
+        multi_document: keeps several documents of one sequence apart.
+        dtypes: of q, k and v.
+        devices: torch device types.
+        max_head_dim: widest head; every multiple of `head_dim_multiple` up to it works.
+        head_dim_multiple: head widths must divide by it.
+    """
+
+    multi_document: bool
+    dtypes: frozenset[torch.dtype]
+    devices: frozenset[str]
+    max_head_dim: int
+    head_dim_multiple: int = 1
+
+
+class AttentionBackend(Protocol):
+    """Full bidirectional attention inside each document of a packed sequence."""
+
+    @property
+    def name(self) -> str:
+        """The word that selects it in the configuration."""
+        ...
+
+    @property
+    def capabilities(self) -> AttentionCapabilities:
+        """What it can run; what is not stated here is never tried."""
+        ...
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: tuple[int, ...]
+    ) -> torch.Tensor:
+        """Attend.
+
+        Args:
+            q: [S, H, D]; k and v the same. Rows may be strided, the last dimension is dense.
+            k: see q.
+            v: see q.
+            cu_seqlens: document bounds 0, ..., S as host integers, strictly rising.
+
+        Returns:
+            [S, H, D], softmax(q k / sqrt(D)) v within each document, dtype of q.
+        """
+        ...
+
+
+class Selection(NamedTuple):
+    """A chosen backend and why, for the log and the metadata."""
+
+    backend: AttentionBackend
+    reason: str
+
+
+# Name -> module with a `load_backend()`. A module is imported when its backend is wanted, so that a
+# missing wheel breaks its own backend only. The order is the preference of `auto`.
+BACKENDS: Mapping[str, str] = MappingProxyType({"sdpa": "minimax_h3.attention.sdpa"})
+
+
+def select(
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    documents: int = 1,
+    *,
+    backends: Mapping[str, str] = BACKENDS,
+) -> Selection:
+    """Choose a backend by name, or the first that can run with `auto`.
+
+    Args:
+        name: `auto`, or a key of `backends`.
+        device: where q, k and v live.
+        dtype: of q, k and v.
+        head_dim: D.
+        documents: most documents in one packed sequence, padding included.
+        backends: the registry; tests bring their own.
+
+    Raises:
+        BackendUnavailableError: unknown name, or it cannot run this, or with `auto` none can; the
+            message says why for each backend that was considered.
+    """
+    if name != AUTO and name not in backends:
+        known = ", ".join((AUTO, *backends))
+        raise BackendUnavailableError(f"attention: {name!r} is not known; legal: {known}")
+    refusals: list[str] = []
+    for candidate in backends if name == AUTO else (name,):
+        try:
+            backend: AttentionBackend = importlib.import_module(backends[candidate]).load_backend()
+        except ImportError as error:
+            refusals.append(f"{candidate}: cannot be imported ({error})")
+            continue
+        refusal = _refusal(backend.capabilities, device, dtype, head_dim, documents)
+        if refusal is None:
+            return Selection(backend, _reason(name, candidate, refusals))
+        refusals.append(f"{candidate}: {refusal}")
+    raise BackendUnavailableError(f"attention: {name} cannot run here; " + "; ".join(refusals))
+
+
+def _reason(name: str, chosen: str, refusals: list[str]) -> str:
+    if name != AUTO:
+        return f"{chosen} was asked for by name"
+    passed_over = f"; passed over {'; '.join(refusals)}" if refusals else ""
+    return f"auto: {chosen} is the first that can run here{passed_over}"
+
+
+def _refusal(
+    can: AttentionCapabilities,
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    documents: int,
+) -> str | None:
+    if device.type not in can.devices:
+        return f"device {device.type} is not one of {', '.join(sorted(can.devices))}"
+    if dtype not in can.dtypes:
+        return f"dtype {_name(dtype)} is not one of {', '.join(sorted(map(_name, can.dtypes)))}"
+    if head_dim > can.max_head_dim or head_dim % can.head_dim_multiple:
+        return (
+            f"head_dim {head_dim} is not a multiple of {can.head_dim_multiple} "
+            f"up to {can.max_head_dim}"
+        )
+    if documents > 1 and not can.multi_document:
+        return f"it takes one document, not {documents}"
+    return None
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

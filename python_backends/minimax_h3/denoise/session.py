@@ -1,0 +1,240 @@
+"""One clip's denoising: prepared once, then one forward and one Euler update a step.
+
+Everything that no step changes (refined text, rotary table, AdaLN tables, row indices, condition
+rows) is made in `prepare`. A step only launches work and never waits for the device.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from minimax_h3.attention.base import AttentionBackend
+from minimax_h3.caches.adaln_table import AdaLNTableCache
+from minimax_h3.core.constants import AUDIO_ROW_WIDTH, VIDEO_ROW_WIDTH
+from minimax_h3.core.errors import H3Error, InvalidRequestError
+from minimax_h3.core.plan import Plan
+from minimax_h3.dit.adaln import ModulationTable
+from minimax_h3.dit.model import MiniMaxH3Transformer, PreparedSequence
+from minimax_h3.packing.layout import Anchor, PackedLayout, pack_keyframe_request
+from minimax_h3.packing.patchify import rows_to_audio, rows_to_video, video_to_rows
+from minimax_h3.packing.row_times import ScheduleTimes, schedule_times
+from minimax_h3.schedules.euler import EulerStep, euler_step_, euler_steps
+from minimax_h3.schedules.noise import draw_noise, noise_condition
+from minimax_h3.schedules.sigma import SigmaSchedule
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DitRuntime:
+    """What all sessions of one loaded transformer share.
+
+    Attributes:
+        model: the weights; their device is the sessions' device.
+        attention: the chosen backend.
+        tables: AdaLN tables of recent schedules.
+        weights_token: names the weights' content, see `AdaLNTableCache.table`.
+    """
+
+    model: MiniMaxH3Transformer
+    attention: AttentionBackend
+    tables: AdaLNTableCache
+    weights_token: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Conditioning:
+    """What the encoders made of a request, on any device.
+
+    Attributes:
+        prompt_embeds: fp32 [L, text_dim].
+        text_tags: int64 [L].
+        condition_rows: fp32 [Nc, 96], clean; they are noised once, here.
+        audio_condition_rows: fp32 [Na, 32].
+        anchors: one for each keyframe in `condition_rows`.
+    """
+
+    prompt_embeds: torch.Tensor
+    text_tags: torch.Tensor
+    condition_rows: torch.Tensor
+    audio_condition_rows: torch.Tensor
+    anchors: tuple[Anchor, ...] = ()
+
+
+@dataclass(slots=True)
+class _Stream:
+    """Rows of one stream on the device; only `target`, a view of `rows`, is ever written."""
+
+    rows: torch.Tensor
+    conditions: int
+    steps: tuple[EulerStep, ...]
+    target: torch.Tensor
+
+    @classmethod
+    def build(
+        cls,
+        conditions: torch.Tensor,
+        noise: torch.Tensor,
+        schedule: SigmaSchedule,
+        device: torch.device,
+    ) -> "_Stream":
+        rows = torch.cat((conditions.cpu(), noise)).to(device)
+        count = conditions.shape[0]
+        return cls(rows, count, euler_steps(schedule), rows[count:])
+
+    def advance(self, velocity: torch.Tensor, index: int) -> None:
+        euler_step_(self.target, velocity[self.conditions :], self.steps[index])
+
+
+class DenoiseSession:
+    """State of one clip. Build it with `prepare`, run `step` for 0 .. `num_forwards` - 1."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: MiniMaxH3Transformer,
+        prepared: PreparedSequence,
+        table: ModulationTable,
+        times: ScheduleTimes,
+        video: _Stream,
+        audio: _Stream,
+    ) -> None:
+        self._plan = plan
+        self._model = model
+        self._prepared = prepared
+        self._table = table
+        self._step_times = times.by_step.to(model.device)
+        self._video = video
+        self._audio = audio
+        self.steps_done = 0
+
+    @classmethod
+    def prepare(
+        cls, runtime: DitRuntime, plan: Plan, seed: int, conditioning: Conditioning
+    ) -> "DenoiseSession":
+        """Draw the noise, pack the request and do all work that the steps share.
+
+        Args:
+            runtime: the loaded transformer.
+            plan: the validated request.
+            seed: of this clip.
+            conditioning: encoder outputs.
+
+        Raises:
+            InvalidRequestError: a tensor does not fit the plan or is not finite; it is named.
+        """
+        model = runtime.model
+        layout = pack_keyframe_request(
+            conditioning.text_tags.cpu(),
+            latent_frames=plan.latent_frames,
+            height=plan.latent_height,
+            width=plan.latent_width,
+            audio_latents=plan.audio_latents,
+            anchors=conditioning.anchors,
+        )
+        _check(conditioning, plan, layout, model.config.text_dim)
+        video_schedule = SigmaSchedule.build(plan.num_points, plan.flow_shift)
+        audio_schedule = SigmaSchedule.build(plan.num_points, plan.audio_flow_shift)
+        times = schedule_times(layout, video_schedule.times, audio_schedule.times)
+        with torch.inference_mode():
+            video, audio = _draw_streams(
+                plan, seed, conditioning, (video_schedule, audio_schedule), model.device
+            )
+            prepared = model.prepare(
+                conditioning.prompt_embeds,
+                layout,
+                times.rows,
+                (0, layout.num_rows),
+                runtime.attention,
+            )
+            table = runtime.tables.table(model, times.times, runtime.weights_token)
+            return cls(plan, model, prepared, table, times, video, audio)
+
+    @property
+    def num_forwards(self) -> int:
+        """Steps of the whole session."""
+        return self._plan.num_forwards
+
+    def step(self, index: int) -> None:
+        """Run one forward and move the target rows; condition rows stay as they are.
+
+        Raises:
+            InvalidRequestError: not the next step.
+        """
+        if index != self.steps_done or index >= self.num_forwards:
+            legal = self.steps_done if self.steps_done < self.num_forwards else "none, all are done"
+            raise InvalidRequestError(
+                f"STEP: {index} is not legal; legal: {legal} (of 0 .. {self.num_forwards - 1})"
+            )
+        with torch.inference_mode():
+            modulation = self._table.at(self._step_times[index])
+            velocity = self._model.step(
+                self._video.rows, self._audio.rows, self._prepared, modulation
+            )
+            self._video.advance(velocity.video, index)
+            self._audio.advance(velocity.audio, index)
+        self.steps_done += 1
+
+    def latents(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The target latents as they stand after `steps_done` steps.
+
+        Returns:
+            Video [24, T, h, w] and audio [2, 32, A], fp32 on the CPU.
+
+        Raises:
+            H3Error: the result is not finite.
+        """
+        plan = self._plan
+        with torch.inference_mode():
+            video, audio = self._video.target.cpu(), self._audio.target.cpu()
+            for name, rows in (("video", video), ("audio", audio)):
+                if not bool(rows.isfinite().all()):
+                    raise H3Error(
+                        f"the {name} latents are not finite after {self.steps_done} steps"
+                    )
+            grid = (plan.latent_frames, plan.latent_height, plan.latent_width)
+            return rows_to_video(video, *grid).numpy(), rows_to_audio(audio).numpy()
+
+
+def _draw_streams(
+    plan: Plan,
+    seed: int,
+    conditioning: Conditioning,
+    schedules: tuple[SigmaSchedule, SigmaSchedule],
+    device: torch.device,
+) -> tuple[_Stream, _Stream]:
+    """Target noise behind the conditions; visual conditions are mixed to their level once."""
+    height, width = plan.latent_height, plan.latent_width
+    noise = draw_noise(
+        plan.noise_recipe,
+        seed,
+        (plan.latent_frames, height, width),
+        plan.audio_latents,
+        [(1, height, width)] * len(conditioning.anchors),
+    )
+    clean = conditioning.condition_rows.cpu()
+    anchor_noise = [video_to_rows(latents) for latents in noise.conditions]
+    conditions = noise_condition(clean, torch.cat([clean[:0], *anchor_noise]))
+    return (
+        _Stream.build(conditions, video_to_rows(noise.video), schedules[0], device),
+        _Stream.build(conditioning.audio_condition_rows, noise.audio_rows, schedules[1], device),
+    )
+
+
+def _check(conditioning: Conditioning, plan: Plan, layout: PackedLayout, text_dim: int) -> None:
+    """Compare every tensor with the plan, before any work."""
+    text = (plan.text_rows, text_dim)
+    video = (layout.num_condition_video_rows, VIDEO_ROW_WIDTH)
+    audio = (layout.num_condition_audio_rows, AUDIO_ROW_WIDTH)
+    for name, tensor, shape in (
+        ("PROMPT_EMBEDS", conditioning.prompt_embeds, text),
+        ("TEXT_TAGS", conditioning.text_tags, text[:1]),
+        ("CONDITION_ROWS", conditioning.condition_rows, video),
+        ("AUDIO_CONDITION_ROWS", conditioning.audio_condition_rows, audio),
+    ):
+        if tuple(tensor.shape) != shape:
+            raise InvalidRequestError(
+                f"{name}: shape {list(tensor.shape)} is not legal; legal: {list(shape)}"
+            )
+        if not bool(tensor.isfinite().all()):
+            raise InvalidRequestError(f"{name}: not finite; legal: finite numbers")

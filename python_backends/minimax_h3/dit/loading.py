@@ -1,0 +1,37 @@
+"""Loads one partition's transformer from either checkpoint layout."""
+
+import logging
+
+import torch
+
+from minimax_h3.dit.model import FP32_MODULES, MiniMaxH3Transformer
+from minimax_h3.weights.key_maps import dit_keys
+from minimax_h3.weights.loader import build_on_meta, load_weights
+from minimax_h3.weights.manifest import CheckpointManifest
+
+_LOG = logging.getLogger(__name__)
+
+
+def load_transformer(
+    manifest: CheckpointManifest, device: torch.device, dtype: torch.dtype
+) -> MiniMaxH3Transformer:
+    """Load the transformer that `manifest` names.
+
+    Args:
+        manifest: the checkpoint; its partition decides which weights these are.
+        device: where the weights go.
+        dtype: of all weights outside `FP32_MODULES`, which stay fp32. Source: model sheet 1.8.
+
+    Raises:
+        CheckpointError: tensors are missing, extra or misshaped; each is named.
+    """
+    model = build_on_meta(lambda: MiniMaxH3Transformer(manifest.dit_config, dtype))
+    report = load_weights(
+        model,
+        manifest.weights["transformer"],
+        dit_keys(manifest),
+        device=device,
+        dtype_of=lambda name: torch.float32 if name.split(".")[0] in FP32_MODULES else dtype,
+    )
+    _LOG.info("transformer %s from the %s layout: %s", manifest.partition, manifest.layout, report)
+    return model

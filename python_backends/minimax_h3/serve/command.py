@@ -1,0 +1,164 @@
+"""`h3 serve`: starts tritonserver with this model repository, watches it, stops it."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from minimax_h3.core.config import ATTENTION_BACKENDS, DEVICES, DTYPES, TASK_TYPES, StageConfig
+from minimax_h3.core.errors import H3Error
+from minimax_h3.serve.launch import prepare_launch
+from minimax_h3.serve.server_process import ServerProcess, ServerStoppedError
+from minimax_h3.serve.settings import LOG_LEVELS, ServeSettings, check_settings
+
+SUMMARY = "Start tritonserver with the models of this repository."
+FAILED = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options; every default is the one of the typed configuration."""
+    stage, serve = StageConfig(), ServeSettings()
+    models = parser.add_argument_group("models")
+    models.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="default: checkpoints/tiny of the checkout"
+    )
+    models.add_argument("--task-type", choices=TASK_TYPES, default=stage.task_type)
+    models.add_argument("--device", default=stage.device, help=f"{DEVICES}; default %(default)s")
+    models.add_argument("--dtype", choices=DTYPES, default=stage.dtype)
+    models.add_argument("--attention", choices=ATTENTION_BACKENDS, default=stage.attention)
+    models.add_argument(
+        "--running-jobs", type=int, default=stage.running_jobs, help="jobs that share the DiT"
+    )
+    models.add_argument(
+        "--max-jobs", type=int, default=stage.max_jobs, help="running plus waiting jobs"
+    )
+    models.add_argument(
+        "--max-packed-rows", type=int, default=stage.max_packed_rows, help="largest request, rows"
+    )
+    models.add_argument(
+        "--cpu-threads", type=int, default=stage.cpu_threads, help="per model; 0: torch's choice"
+    )
+    models.add_argument(
+        "--test-step-delay-ms",
+        type=float,
+        default=stage.test_step_delay_ms,
+        help="for tests only: sleep this long in every DiT step",
+    )
+    server = parser.add_argument_group("server")
+    server.add_argument("--host", default=serve.host, help="default %(default)s: this machine only")
+    for service in ("http", "grpc", "metrics"):
+        port = getattr(serve, f"{service}_port")
+        server.add_argument(
+            f"--{service}-port",
+            type=int,
+            default=port,
+            metavar="N",
+            help=f"default {port}; 0: a free one",
+        )
+    server.add_argument("--model-repository", type=Path, default=serve.model_repository)
+    server.add_argument("--run-dir", type=Path, default=serve.run_dir, help="default ./run")
+    server.add_argument(
+        "--tritonserver", type=Path, metavar="PATH", help="default: the nvidia-pytriton wheel's"
+    )
+    server.add_argument("--log-level", choices=LOG_LEVELS, default=serve.log_level)
+    server.add_argument(
+        "--ready-timeout", type=float, default=serve.ready_timeout_s, metavar="SECONDS"
+    )
+    server.add_argument(
+        "--print-command",
+        action="store_true",
+        help="lay out the run folder and print the shell commands of a plain start",
+    )
+
+
+def settings_of(options: argparse.Namespace) -> ServeSettings:
+    """The typed settings of a parsed command line.
+
+    Raises:
+        ConfigError: an option is outside its range.
+    """
+    checkpoint = options.checkpoint.resolve() if options.checkpoint else None
+    stage = StageConfig(
+        checkpoint_dir=str(checkpoint or StageConfig().checkpoint_dir),
+        task_type=options.task_type,
+        device=options.device,
+        dtype=options.dtype,
+        attention=options.attention,
+        running_jobs=options.running_jobs,
+        max_jobs=options.max_jobs,
+        max_packed_rows=options.max_packed_rows,
+        cpu_threads=options.cpu_threads,
+        test_step_delay_ms=options.test_step_delay_ms,
+    )
+    return ServeSettings(
+        stage=stage,
+        model_repository=options.model_repository.resolve(),
+        run_dir=options.run_dir,
+        tritonserver=options.tritonserver,
+        host=options.host,
+        http_port=options.http_port,
+        grpc_port=options.grpc_port,
+        metrics_port=options.metrics_port,
+        log_level=options.log_level,
+        ready_timeout_s=options.ready_timeout,
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal or the server's end; exit status 0 only after a signal."""
+    try:
+        settings = settings_of(options)
+        if options.print_command:
+            print(prepare_launch(check_settings(settings), os.environ).shell_text())
+            return 0
+        return _serve(settings)
+    except H3Error as error:
+        print(f"h3 serve: {error}", file=sys.stderr)
+        return FAILED
+
+
+def _serve(settings: ServeSettings) -> int:
+    server = ServerProcess(settings, announce=lambda line: print(f"h3 serve: {line}", flush=True))
+    with _signals_stop(server):
+        try:
+            with server:
+                print(
+                    f"h3 serve: ready: HTTP http://{server.http_url} gRPC {server.grpc_url} "
+                    f"metrics http://{server.metrics_url}/metrics facts {server.launch.facts_file}",
+                    flush=True,
+                )
+                status = server.wait()
+                if status is None:
+                    print("h3 serve: stopping", flush=True)
+                    return 0
+                reasons = "".join(f"\n  {line}" for line in server.reasons())
+                log = server.launch.log_file
+        except ServerStoppedError as stopped:
+            print(f"h3 serve: {stopped}", flush=True)
+            return 0
+    print(f"h3 serve: tritonserver exited with {status}, log {log}{reasons}", file=sys.stderr)
+    return FAILED
+
+
+@contextmanager
+def _signals_stop(server: ServerProcess) -> Iterator[None]:
+    """SIGINT and SIGTERM ask for a graceful stop; a second one ends the server at once."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if server.stop_requested.is_set():
+            server.kill()
+        server.stop_requested.set()
+
+    before = {
+        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

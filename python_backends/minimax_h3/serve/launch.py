@@ -1,0 +1,129 @@
+"""The command line of tritonserver and the files of one start."""
+
+import shlex
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from minimax_h3.core.contracts import MODELS
+from minimax_h3.serve.installation import find_installation
+from minimax_h3.serve.settings import ServeSettings
+from minimax_h3.triton_io.render import write_repository
+
+BLS_THREADS = 32  # calls that one model instance may have open at the same time
+_LEVEL_FLAGS = {
+    "error": ("--log-info=false", "--log-warning=false"),
+    "warning": ("--log-info=false",),
+    "info": (),
+    "verbose": ("--log-verbose=1",),
+}
+SHARED_MEMORY = Path("/dev/shm")  # where the Python backend puts its regions
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything that a start needs, laid out on disk.
+
+    Attributes:
+        settings: with definite ports and checkpoint.
+        folder: this start's own folder.
+        command: tritonserver and its flags.
+        environment: variables to set on top of the inherited ones.
+        shared_memory_prefix: how this server's regions in /dev/shm begin.
+    """
+
+    settings: ServeSettings
+    folder: Path
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    shared_memory_prefix: str
+
+    @property
+    def log_file(self) -> Path:
+        """Output of the server and of all models."""
+        return self.folder / "server.log"
+
+    @property
+    def facts_file(self) -> Path:
+        """JSON: how to reach and recognise the running server."""
+        return self.folder / "server.json"
+
+    def shell_text(self) -> str:
+        """The same start as shell commands."""
+        exports = [
+            f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()
+        ]
+        command = " \\\n  ".join(shlex.quote(word) for word in self.command)
+        return "\n".join([*exports, f"exec {command}"])
+
+    def remove_shared_memory(self) -> None:
+        """Remove the regions that a killed server leaves behind."""
+        for region in SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
+            region.unlink(missing_ok=True)
+
+    def remove_files(self) -> None:
+        """Remove what nobody needs after the stop; the log stays."""
+        self.facts_file.unlink(missing_ok=True)
+        for name in ("backends", "model_repository"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+
+def prepare_launch(settings: ServeSettings, inherited: Mapping[str, str]) -> Launch:
+    """Lay out a start: backends of the wheel, and a repository with the settings' parameters.
+
+    Args:
+        settings: as `check_settings` returned them.
+        inherited: environment of this process.
+
+    Raises:
+        BackendUnavailableError: no server to start.
+    """
+    run_id = uuid.uuid4().hex[:8]
+    folder = settings.run_dir.resolve() / run_id
+    folder.mkdir(parents=True)
+    installation = find_installation(settings.tritonserver, folder / "backends")
+    repository = folder / "model_repository"
+    write_repository(repository, settings.stage)
+    for name in MODELS:
+        # Copies, because the interpreter writes its cache beside them.
+        shutil.copytree(
+            settings.model_repository / name / "1",
+            repository / name / "1",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    prefix = f"h3_{run_id}_"
+    command = (
+        str(installation.executable),
+        *server_flags(settings, repository, prefix),
+        *installation.flags,
+    )
+    return Launch(settings, folder, command, installation.environment(inherited), prefix)
+
+
+def server_flags(
+    settings: ServeSettings, repository: Path, shared_memory_prefix: str
+) -> tuple[str, ...]:
+    """Flags of tritonserver, the same for every installation."""
+    return (
+        f"--model-repository={repository}",
+        f"--http-address={settings.host}",
+        f"--grpc-address={settings.host}",
+        f"--metrics-address={settings.host}",
+        f"--http-port={settings.http_port}",
+        f"--grpc-port={settings.grpc_port}",
+        f"--metrics-port={settings.metrics_port}",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        "--disable-auto-complete-config",
+        "--exit-on-error=true",
+        "--strict-readiness=true",
+        f"--exit-timeout-secs={settings.exit_timeout_s}",
+        "--grpc-header-forward-pattern=x-.*",
+        f"--backend-config=python,shm-region-prefix-name={shared_memory_prefix}",
+        # A model that loads weights is silent for long.
+        f"--backend-config=python,stub-timeout-seconds={round(settings.ready_timeout_s)}",
+        f"--backend-config=python,thread-pool-size={BLS_THREADS}",
+        *_LEVEL_FLAGS[settings.log_level],
+    )

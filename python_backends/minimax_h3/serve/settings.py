@@ -1,0 +1,128 @@
+"""What `h3 serve` was asked for, checked before anything starts."""
+
+import logging
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import minimax_h3
+from minimax_h3.core.compatibility import check_start
+from minimax_h3.core.config import StageConfig
+from minimax_h3.core.contracts import MODELS
+from minimax_h3.core.errors import ConfigError
+from minimax_h3.weights.manifest import identify
+
+LOG_LEVELS = ("error", "warning", "info", "verbose")
+LOOPBACK = "127.0.0.1"
+PORT_NAMES = ("http_port", "grpc_port", "metrics_port")
+MAX_PORT = 65_535
+
+
+def checkout_repository() -> Path:
+    """The model repository of the checkout that this package was installed from."""
+    return Path(minimax_h3.__file__).resolve().parents[2] / "model_repository"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """One server to start.
+
+    Attributes:
+        stage: parameters of the models; a relative checkpoint counts from a model's folder.
+        model_repository: where the models' version folders come from.
+        run_dir: each start makes a folder of its own in it.
+        tritonserver: the server's executable; None takes the one of the `nvidia-pytriton` wheel.
+        host: address of all three services.
+        http_port, grpc_port, metrics_port: 0 picks a free one.
+        log_level: of the server and of the models.
+        ready_timeout_s: longest start, weights included.
+        exit_timeout_s: how long requests in flight may go on after the stop signal.
+    """
+
+    stage: StageConfig = field(default_factory=StageConfig)
+    model_repository: Path = field(default_factory=checkout_repository)
+    run_dir: Path = Path("run")
+    tritonserver: Path | None = None
+    host: str = LOOPBACK
+    http_port: int = 8000
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    log_level: str = "info"
+    ready_timeout_s: float = 900.0
+    exit_timeout_s: int = 15
+
+    def __post_init__(self) -> None:
+        """Refuse values outside their range, naming the option."""
+        if self.log_level not in LOG_LEVELS:
+            legal = ", ".join(LOG_LEVELS)
+            raise ConfigError(f"log-level: {self.log_level!r} is not legal; legal: one of {legal}")
+        for name in PORT_NAMES:
+            port = getattr(self, name)
+            if not 0 <= port <= MAX_PORT:
+                raise ConfigError(f"{_flag(name)}: {port} is not legal; legal: 0..{MAX_PORT}")
+        if not self.ready_timeout_s > 0:
+            raise ConfigError(
+                f"ready-timeout: {self.ready_timeout_s:g} is not legal; legal: above 0"
+            )
+
+    @property
+    def checkpoint(self) -> Path:
+        """Absolute checkpoint folder."""
+        return self.stage.checkpoint_path(self.model_repository / next(iter(MODELS)))
+
+    @property
+    def url_host(self) -> str:
+        """Where a client on this machine reaches the server."""
+        return LOOPBACK if self.host in ("0.0.0.0", "::", "") else self.host
+
+
+def check_settings(settings: ServeSettings) -> ServeSettings:
+    """Check everything that can be checked without the server.
+
+    Returns:
+        The settings with an absolute checkpoint path and definite ports.
+
+    Raises:
+        ConfigError: a port is taken, the model repository is incomplete, or features exclude
+            each other.
+        CheckpointError: the checkpoint is absent or not whole.
+    """
+    for name in MODELS:
+        shim = settings.model_repository / name / "1" / "model.py"
+        if not shim.is_file():
+            raise ConfigError(f"model-repository: {shim} is missing; legal: this project's own")
+    check_start(settings.stage, logging.getLogger(__name__))
+    identify(settings.checkpoint, settings.stage.task_type)
+    ports = _definite_ports(settings)
+    return replace(
+        settings,
+        stage=replace(settings.stage, checkpoint_dir=str(settings.checkpoint)),
+        http_port=ports["http_port"],
+        grpc_port=ports["grpc_port"],
+        metrics_port=ports["metrics_port"],
+    )
+
+
+def _definite_ports(settings: ServeSettings) -> dict[str, int]:
+    """The three ports, each bound once to prove it free."""
+    ports: dict[str, int] = {}
+    with ExitStack() as held:  # held together, so that the same free port is not picked twice
+        for name in PORT_NAMES:
+            probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            wanted = getattr(settings, name)
+            try:
+                probe.bind((settings.host, wanted))
+                probe.listen(1)
+            except OSError as error:
+                raise ConfigError(
+                    f"{_flag(name)}: {wanted} cannot be used on {settings.host}: "
+                    f"{error.strerror}; legal: a free port, or 0 to pick one"
+                ) from error
+            ports[name] = probe.getsockname()[1]
+    return ports
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")

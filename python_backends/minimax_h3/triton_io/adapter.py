@@ -1,0 +1,177 @@
+"""A `Stage` as the `TritonPythonModel` of its folder."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar, cast
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from minimax_h3.core.config import StageConfig, parse_parameters
+from minimax_h3.core.contracts import MODELS, ModelSpec
+from minimax_h3.core.errors import CancelledError, H3Error
+from minimax_h3.stages.base import (
+    BatchStage,
+    ModelCaller,
+    Stage,
+    StageContext,
+    StageRequest,
+    text_tensor,
+)
+from minimax_h3.triton_io.bls import BlsCaller, encode_error
+from minimax_h3.triton_io.tensors import read_inputs, write_outputs
+from minimax_h3.triton_io.triton_log import logger_for
+
+# Read by the Python backend itself before it starts the model.
+BACKEND_PARAMETERS = frozenset({"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
+JOBS_MODEL = "jobs"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Answer: TypeAlias = dict[str, NDArray[np.generic]]
+
+
+class StageModel:
+    """Everything a Triton model of this repository does besides computing."""
+
+    stage_class: ClassVar[type[Stage] | type[BatchStage]]
+    _spec: ModelSpec
+    _log: logging.Logger
+    _call: ModelCaller
+    _stage: Stage | BatchStage
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the stage; a failure is logged with its reason and leaves the model unavailable."""
+        name = args["model_name"]
+        self._spec = MODELS[name]
+        self._log = logger_for(name)
+        self._call = BlsCaller()
+        try:
+            config = parse_parameters(_parameters(args))
+            _set_torch_threads(config)
+            folder = Path(args["model_repository"]).resolve()
+            self._stage = self.stage_class.load(StageContext(config, folder, self._call, self._log))
+        except H3Error as error:
+            # The message is the reason; a traceback would only bury it.
+            self._log.error("cannot load: %s: %s", error.kind, error)
+            raise
+        except Exception:
+            self._log.exception("cannot load")
+            raise
+        self._log.info("loaded as %s: %s", args["model_instance_name"], config)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer every request; one that fails does not touch the others."""
+        admitted = [_attempt(self._admit, request) for request in requests]
+        outcomes = self._run_batch(admitted) if self._spec.max_batch_size else self._run(admitted)
+        return [
+            self._respond(request, outcome)
+            for request, outcome in zip(requests, outcomes, strict=True)
+        ]
+
+    def finalize(self) -> None:
+        """Triton unloads the model."""
+        self._log.info("unloaded")
+
+    def _admit(self, request: Any) -> StageRequest:
+        # Triton still calls a step that was scheduled after its client had gone.
+        if request.is_cancelled():
+            raise CancelledError("the client cancelled the request")
+        return StageRequest(
+            read_inputs(request, self._spec), request.request_id(), request.is_cancelled
+        )
+
+    def _run(self, admitted: Sequence[StageRequest | Exception]) -> list[Answer | Exception]:
+        run = cast("Stage", self._stage).run
+        return [
+            entry if isinstance(entry, Exception) else _attempt(run, entry) for entry in admitted
+        ]
+
+    def _run_batch(self, admitted: Sequence[StageRequest | Exception]) -> list[Answer | Exception]:
+        """All admitted requests in one call; an error of the whole call is each one's error."""
+        ready = [entry for entry in admitted if not isinstance(entry, Exception)]
+        served = _attempt(cast("BatchStage", self._stage).run_batch, ready) if ready else []
+        if not isinstance(served, Exception) and len(served) != len(ready):
+            served = TypeError(f"{len(served)} answers to {len(ready)} requests")
+        in_order = iter([served] * len(ready) if isinstance(served, Exception) else served)
+        return [entry if isinstance(entry, Exception) else next(in_order) for entry in admitted]
+
+    def _respond(self, request: Any, outcome: Answer | Exception) -> Any:
+        if not isinstance(outcome, Exception):
+            tensors = _attempt(write_outputs, outcome, self._spec)
+            if not isinstance(tensors, Exception):
+                return pb_utils.InferenceResponse(tensors)
+            outcome = tensors
+        job_id = _job_id(request)
+        who = f"job {job_id or '-'}, request {request.request_id() or '-'}"
+        if isinstance(outcome, H3Error):
+            code, kind, message = outcome.triton_code, outcome.kind, str(outcome)
+            self._log.info("%s: %s: %s", who, kind, message)
+        else:
+            code, kind = H3Error.triton_code, H3Error.kind
+            message = f"{self._spec.name}: unexpected {type(outcome).__name__}; see the server log"
+            self._log.error("%s: unexpected error", who, exc_info=outcome)
+        if job_id and self._spec.name != JOBS_MODEL:
+            self._tell_jobs(job_id, kind, message)
+        text = encode_error(request, kind, message)
+        return pb_utils.InferenceResponse(
+            error=pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
+        )
+
+    def _tell_jobs(self, job_id: str, kind: str, message: str) -> None:
+        """Mark a job failed, so that its place is free at once; without `jobs` it goes stale."""
+        operation = {
+            "op": "fail",
+            "job_id": job_id,
+            "stage": self._spec.name,
+            "kind": kind,
+            "message": message,
+        }
+        told = _attempt(
+            self._call, JOBS_MODEL, {"OP": text_tensor(json.dumps(operation))}, ["ANSWER"]
+        )
+        if isinstance(told, Exception):
+            self._log.warning("job %s: jobs was not told of its failure: %s", job_id, told)
+
+
+def stage_model(stage_class: type[Stage] | type[BatchStage]) -> type[StageModel]:
+    """The `TritonPythonModel` that serves `stage_class`."""
+    return type("TritonPythonModel", (StageModel,), {"stage_class": stage_class})
+
+
+def _attempt(action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | Exception:
+    """Call `action`; an error becomes the answer of one request, reported by `_respond`."""
+    try:
+        return action(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001
+        return error
+
+
+def _parameters(args: dict[str, str]) -> dict[str, str]:
+    """The string parameters of the model's `config.pbtxt`, without the Python backend's own."""
+    given = json.loads(args["model_config"]).get("parameters", {})
+    return {
+        name: value["string_value"]
+        for name, value in given.items()
+        if name not in BACKEND_PARAMETERS
+    }
+
+
+def _set_torch_threads(config: StageConfig) -> None:
+    """Limit torch's threads, in models that use torch; the others must not import it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and config.cpu_threads:
+        torch.set_num_threads(config.cpu_threads)
+
+
+def _job_id(request: Any) -> str:
+    """The job of a request that carries PLAN, or empty."""
+    tensor = pb_utils.get_input_tensor_by_name(request, "PLAN")
+    if tensor is None:
+        return ""
+    plan = _attempt(json.loads, tensor.as_numpy().reshape(-1)[0])
+    return str(plan.get("job_id", "")) if isinstance(plan, dict) else ""

@@ -1,0 +1,35 @@
+"""Python logging that ends in the Triton log."""
+
+import logging
+
+import triton_python_backend_utils as pb_utils
+
+PACKAGE_LOGGER = "minimax_h3"
+
+
+class TritonLogHandler(logging.Handler):
+    """Hands each record to Triton's logger, at Triton's level of the same meaning."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log one record; a multi-line traceback stays one entry."""
+        text = self.format(record)
+        if record.levelno >= logging.ERROR:
+            pb_utils.Logger.log_error(text)
+        elif record.levelno >= logging.WARNING:
+            pb_utils.Logger.log_warn(text)
+        elif record.levelno >= logging.INFO:
+            pb_utils.Logger.log_info(text)
+        else:
+            pb_utils.Logger.log_verbose(text)
+
+
+def logger_for(model_name: str) -> logging.Logger:
+    """The logger of a model; every logger of the package then ends in the Triton log."""
+    package = logging.getLogger(PACKAGE_LOGGER)
+    if not any(isinstance(handler, TritonLogHandler) for handler in package.handlers):
+        handler = TritonLogHandler()
+        handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        package.addHandler(handler)
+        package.setLevel(logging.INFO)
+        package.propagate = False  # stderr would show each line a second time
+    return logging.getLogger(f"{PACKAGE_LOGGER}.{model_name}")

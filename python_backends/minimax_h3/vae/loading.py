@@ -1,0 +1,137 @@
+"""The decoder halves of both autoencoders, filled from a checkpoint."""
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio
+from torch import Tensor, nn
+
+from minimax_h3.vae.audio_decoder import AudioDecoder
+from minimax_h3.vae.video_decoder import VideoDecoder
+from minimax_h3.weights.key_maps import KeyMap, unchanged, video_vae_from_official
+from minimax_h3.weights.loader import build_on_meta, load_weights
+from minimax_h3.weights.manifest import OFFICIAL, CheckpointManifest
+from minimax_h3.weights.vae_config import Arguments, audio_vae_arguments, video_vae_arguments
+
+_LOG = logging.getLogger(__name__)
+
+# Parts that only an encode needs: checked by name and shape, never read.
+_VIDEO_ENCODER = ("encoder", "quant_conv")
+_AUDIO_ENCODER = ("encoder", "pre_block", "mean_proj", "logs_proj")
+# Norms and LayerScales keep the residual stream in fp32. Source: model sheet 4.1, "Precision".
+_FP32_PARTS = frozenset({"norm1", "norm2", "norm_out", "scale1", "scale2"})
+
+
+def load_video_vae(
+    manifest: CheckpointManifest, device: torch.device, dtype: torch.dtype
+) -> VideoDecoder:
+    """Load the video decoder.
+
+    Args:
+        manifest: from `weights.manifest.identify`.
+        device: where to decode.
+        dtype: of the decoder's matrices. On a CPU they are fp32 whatever is asked, and the log says
+            so; norms and LayerScales are fp32 everywhere.
+
+    Raises:
+        CheckpointError: names what is missing, extra or misshaped.
+    """
+    arguments = video_vae_arguments(manifest)
+    decode_dtype = _decode_dtype(device, dtype)
+    module = build_on_meta(lambda: AutoencoderKLMiniMaxH3(**arguments))
+    # Pinned, so that no attention choice made elsewhere in the process reaches the picture.
+    for block in module.decoder.transformer_blocks:
+        block.attn.set_attention_backend("native")
+    _load(
+        module,
+        manifest,
+        "video_vae",
+        _video_keys(manifest, arguments),
+        _VIDEO_ENCODER,
+        device,
+        lambda name: _dtype_of(name, decode_dtype),
+    )
+    return VideoDecoder(module, *_statistics(arguments), device)
+
+
+def load_audio_vae(manifest: CheckpointManifest, device: torch.device) -> AudioDecoder:
+    """Load the audio decoder, in fp32 on any device.
+
+    Args:
+        manifest: from `weights.manifest.identify`.
+        device: where to decode.
+
+    Raises:
+        CheckpointError: names what is missing, extra or misshaped.
+    """
+    arguments = audio_vae_arguments(manifest)
+    with warnings.catch_warnings():
+        # diffusers keeps the old weight norm, because checkpoints store weight_g and weight_v.
+        warnings.filterwarnings("ignore", ".torch.nn.utils.weight_norm", FutureWarning)
+        module = build_on_meta(lambda: AutoencoderKLMiniMaxH3Audio(**arguments))
+    _load(
+        module, manifest, "audio_vae", unchanged(), _AUDIO_ENCODER, device, lambda _: torch.float32
+    )
+    return AudioDecoder(module, *_statistics(arguments), device)
+
+
+def _decode_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    if device.type == "cpu" and dtype != torch.float32:
+        _LOG.info("video VAE: %s was asked for; on a CPU it decodes in fp32", dtype)
+        return torch.float32
+    return dtype
+
+
+def _dtype_of(name: str, decode_dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if _FP32_PARTS.intersection(name.split(".")) else decode_dtype
+
+
+def _video_keys(manifest: CheckpointManifest, arguments: Arguments) -> KeyMap:
+    if manifest.layout != OFFICIAL:
+        return unchanged()
+    heads, head_dim = (
+        arguments[f"decoder_{name}"] for name in ("num_attention_heads", "attention_head_dim")
+    )
+    assert isinstance(heads, int)
+    assert isinstance(head_dim, int)
+    return video_vae_from_official(heads, heads * head_dim)
+
+
+def _statistics(arguments: Arguments) -> tuple[Sequence[float], Sequence[float]]:
+    mean, std = arguments["latents_mean"], arguments["latents_std"]
+    assert isinstance(mean, Sequence)
+    assert isinstance(std, Sequence)
+    return mean, std
+
+
+def _load(
+    module: Any,
+    manifest: CheckpointManifest,
+    component: str,
+    key_map: KeyMap,
+    encoder_parts: Sequence[str],
+    device: torch.device,
+    dtype_of: Callable[[str], torch.dtype],
+) -> None:
+    report = load_weights(
+        module,
+        manifest.weights[component],
+        key_map,
+        device=device,
+        dtype_of=dtype_of,
+        unused=_remove(module, encoder_parts),
+    )
+    _LOG.info("%s: %s", component, report)
+
+
+def _remove(module: nn.Module, parts: Sequence[str]) -> dict[str, Tensor]:
+    """Take parts out of a module; returns their tensors, which are on meta."""
+    removed: dict[str, Tensor] = {}
+    for part in parts:
+        state = module.get_submodule(part).state_dict()
+        removed |= {f"{part}.{name}": tensor for name, tensor in state.items()}
+        delattr(module, part)
+    return removed

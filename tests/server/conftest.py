@@ -1,0 +1,115 @@
+"""Real servers on free loopback ports, started as `h3 serve` starts them."""
+
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from minimax_h3.core.config import StageConfig
+from minimax_h3.serve.installation import STUB, wheel_folder
+from minimax_h3.serve.server_process import ServerProcess
+from minimax_h3.serve.settings import ServeSettings
+
+READY_TIMEOUT_S = 110.0  # below the test timeout, so that the reason is seen
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that is ready."""
+
+    process: ServerProcess
+
+    @property
+    def http_url(self) -> str:
+        return self.process.http_url
+
+    @property
+    def grpc_url(self) -> str:
+        return self.process.grpc_url
+
+    @property
+    def log(self) -> Path:
+        return self.process.launch.log_file
+
+    def stubs(self) -> dict[str, list[psutil.Process]]:
+        """The live processes of each model."""
+        found: dict[str, list[psutil.Process]] = {}
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            words = child.cmdline()  # empty for a process that has ended but was not reaped
+            if words and Path(words[0]).name == STUB:
+                found.setdefault(Path(words[1]).parents[1].name, []).append(child)
+        return found
+
+    def stub_pids(self, model: str) -> list[int]:
+        """Process ids of a model's instances."""
+        return [stub.pid for stub in self.stubs().get(model, [])]
+
+    def inference_count(self, model: str) -> int:
+        """Requests that reached a model, whatever became of them."""
+        url = f"http://{self.http_url}/v2/models/{model}/stats"
+        with urllib.request.urlopen(url) as answer:
+            (stats,) = json.load(answer)["model_stats"]
+        return sum(int(stats["inference_stats"][key]["count"]) for key in ("success", "fail"))
+
+
+@contextmanager
+def running(settings: ServeSettings, *, in_haste: bool = False) -> Iterator[RunningServer]:
+    """Serve; `in_haste` ends the server by force instead of waiting for every model to unload."""
+    with ServerProcess(settings) as process:
+        yield RunningServer(process)
+        if in_haste:
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def serve_settings(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., ServeSettings]:
+    """Settings for a server on free ports; fields of `StageConfig` by name."""
+    if wheel_folder() is None:
+        pytest.skip(reason="no tritonserver: the nvidia-pytriton wheel is not installed")
+    run_dir = tmp_path_factory.mktemp("run")
+
+    def build(checkpoint: Path, repository: Path | None = None, **stage: object) -> ServeSettings:
+        values = {"checkpoint_dir": str(checkpoint), "device": "cpu"} | stage
+        others = {} if repository is None else {"model_repository": repository}
+        return ServeSettings(
+            stage=StageConfig(**values),
+            run_dir=run_dir,
+            http_port=0,
+            grpc_port=0,
+            metrics_port=0,
+            ready_timeout_s=READY_TIMEOUT_S,
+            **others,
+        )
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def server(
+    serve_settings: Callable[..., ServeSettings], tiny_checkpoint: Path
+) -> Iterator[RunningServer]:
+    """The server that most tests share; a test that hurts it takes `server_with`."""
+    with running(serve_settings(tiny_checkpoint)) as ready:
+        yield ready
+
+
+@pytest.fixture
+def start_server() -> Iterator[Callable[[ServeSettings], RunningServer]]:
+    """Starts servers of the test's own, which end by force when it is over."""
+    with ExitStack() as servers:
+        yield lambda settings: servers.enter_context(running(settings, in_haste=True))
+
+
+@pytest.fixture
+def server_with(
+    start_server: Callable[[ServeSettings], RunningServer],
+    serve_settings: Callable[..., ServeSettings],
+    tiny_checkpoint: Path,
+) -> Callable[..., RunningServer]:
+    """Starts a server of the test's own, with fields of `StageConfig` by name."""
+    return lambda **stage: start_server(serve_settings(tiny_checkpoint, **stage))

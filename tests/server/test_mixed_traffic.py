@@ -1,0 +1,135 @@
+"""Good, bad, cancelled and garbage requests at once, for as long as is asked.
+
+`make test` runs a two-minute slice; `make soak` sets --soak-seconds.
+"""
+
+import random
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+from h3_client.client import H3Client, H3ClientError
+
+from minimax_h3.media.check import frame_hashes, sample_hash
+
+GOOD = [
+    {"prompt": "a red ball", "width": 64, "height": 64, "seed": 1},
+    {"prompt": "a green square drifts", "width": 96, "height": 64, "seed": 2},
+    {"prompt": "x" * 300, "width": 32, "height": 64, "seed": 3, "num_frames": 107},
+]
+BAD = [
+    {"prompt": ""},
+    {"duration": 3.9},
+    {"width": 65, "height": 64},
+    {"fps": 30.0},
+    {"num_inference_steps": 1},
+    {"unknown": 1},
+    {"quality": "high"},
+    {"task": "ref2va"},
+    {"num_outputs": 99},
+]
+STEPS = 5
+GROWTH = 0.03  # of a process's resident memory, after warm-up; allocator noise stays below it
+SLACK_BYTES = 8 * 1024**2
+
+
+class Traffic:
+    """What the workers did, and every surprise."""
+
+    def __init__(self, server, solo: dict[int, tuple[object, str]]) -> None:
+        self.server, self.solo = server, solo
+        self.counts: Counter[str] = Counter()
+        self.surprises: list[str] = []
+        self._lock = threading.Lock()
+
+    def note(self, kind: str, surprise: str = "") -> None:
+        with self._lock:
+            self.counts[kind] += 1
+            if surprise:
+                self.surprises.append(f"{kind}: {surprise}")
+
+    def good(self, client: H3Client, rng: random.Random) -> None:
+        index = rng.randrange(len(GOOD))
+        result = client.generate(**GOOD[index], num_inference_steps=STEPS)
+        same = hashes(result.mp4[0]) == self.solo[index]
+        self.note("good", "" if same else f"clip {index} differs from its solo run")
+
+    def bad(self, client: H3Client, rng: random.Random) -> None:
+        fields = GOOD[0] | {"num_inference_steps": STEPS} | rng.choice(BAD)
+        try:
+            client.generate(**fields)
+            self.note("bad", f"accepted: {fields}")
+        except H3ClientError as error:
+            wrong = error.status not in ("INVALID_ARGUMENT", "UNAVAILABLE")
+            self.note("bad", str(error) if wrong else "")
+
+    def cancelled(self, client: H3Client, rng: random.Random) -> None:
+        name = f"soak-{rng.getrandbits(64):x}"
+        timer = threading.Timer(
+            rng.uniform(0, 1.5), lambda: H3Client(self.server.grpc_url).cancel(name)
+        )
+        timer.start()
+        try:
+            client.generate(**GOOD[0], num_inference_steps=STEPS, request_id=name)
+            self.note("finished before its cancel")
+        except H3ClientError as error:
+            wrong = error.status not in ("CANCELLED", "UNAVAILABLE")
+            self.note("cancelled", str(error) if wrong else "")
+        finally:
+            timer.join()
+
+    def work(self, seed: int, until: float) -> None:
+        rng, client = random.Random(seed), H3Client(self.server.grpc_url)
+        kinds = (self.good, self.bad, self.bad, self.cancelled)
+        while time.monotonic() < until:
+            try:
+                rng.choice(kinds)(client, rng)
+            except H3ClientError as error:
+                self.note("good", "" if error.status == "UNAVAILABLE" else str(error))
+
+
+def hashes(mp4: bytes) -> tuple[object, str]:
+    return frame_hashes(mp4), sample_hash(mp4)
+
+
+def resident(server) -> dict[int, int]:
+    root = psutil.Process(server.process.pid)
+    family = [root, *root.children(recursive=True)]
+    return {process.pid: process.memory_info().rss for process in family}
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+def test_mixed_traffic(server_with, soak_seconds: int) -> None:
+    server = server_with()
+    client = H3Client(server.grpc_url)
+    solo = {
+        index: hashes(client.generate(**request, num_inference_steps=STEPS).mp4[0])
+        for index, request in enumerate(GOOD)
+    }
+    traffic = Traffic(server, solo)
+    before: dict[int, int] = {}
+    with ThreadPoolExecutor(4) as pool:
+        until = time.monotonic() + soak_seconds
+        workers = [pool.submit(traffic.work, seed, until) for seed in range(4)]
+        time.sleep(soak_seconds / 3)
+        before = resident(server)
+        for worker in workers:
+            worker.result()
+    after = resident(server)
+    print(dict(traffic.counts), {pid: after[pid] - before[pid] for pid in before})  # noqa: T201
+    assert not traffic.surprises, traffic.surprises[:10]
+    assert traffic.counts["good"] and traffic.counts["bad"] and traffic.counts["cancelled"]
+    assert before.keys() == after.keys(), "a process died or appeared"
+    grown = {
+        pid: (before[pid], after[pid])
+        for pid in before
+        if after[pid] > before[pid] * (1 + GROWTH) + SLACK_BYTES
+    }
+    assert not grown
+    assert client.ping()["active"] == 0
+    assert client.generate(**GOOD[0], num_inference_steps=STEPS).mp4

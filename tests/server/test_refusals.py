@@ -1,0 +1,123 @@
+"""Bad requests: the right code, fast, naming field, value and legal range; nothing else disturbed."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from h3_client.client import H3Client, H3ClientError
+
+SMALL = {"width": 64, "height": 64, "num_inference_steps": 4}
+
+# field, value as shown, legal range as shown, request
+BAD = [
+    ("prompt", "''", "not blank", {"prompt": ""}),
+    ("width", "1080", "multiples of 32", {"width": 1080, "height": 1920}),
+    ("width", "64", "width and height together", {"width": 64, "height": None}),
+    ("fps", "24.9", "24", {"fps": 24.9}),
+    ("duration", "3.9", "[4, 15]", {"duration": 3.9}),
+    ("duration", "15.1", "[4, 15]", {"duration": 15.1}),
+    ("duration", "nan", "4..15", {"duration": float("nan")}),
+    ("num_inference_steps", "1", "2..200", {"num_inference_steps": 1}),
+    ("refrences", "refrences", "known fields", {"refrences": 1}),
+    ("task", "ref2va", "t2va", {"task": "ref2va"}),
+    ("task", "fl2va", "t2va", {"task": "fl2va"}),
+    ("quality", "reserved", "does not have", {"quality": "high"}),
+    ("width, height, num_frames", "packed rows", "262144", {"width": 4096, "height": 4096}),
+    ("video_crf", "99", "0..51", {"video_crf": 99}),
+]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+@pytest.mark.parametrize(("field", "value", "legal", "fields"), BAD)
+def test_refused_within_100_ms(server, protocol, field, value, legal, fields) -> None:
+    merged = {"prompt": "p"} | SMALL | fields
+    merged = {name: given for name, given in merged.items() if given is not None}
+    client = H3Client(server.grpc_url if protocol == "grpc" else server.http_url, protocol=protocol)
+    client.ready()  # the connection is not what is timed
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        with pytest.raises(H3ClientError) as refusal:
+            client.generate(**merged)
+        seconds.append(time.perf_counter() - began)
+    assert refusal.value.status == "INVALID_ARGUMENT"
+    message = str(refusal.value)
+    assert message.startswith(f"{field}:"), message
+    assert value in message
+    assert legal in message
+    assert min(seconds) < 0.1, seconds
+
+
+def test_the_next_request_works_and_the_dit_was_not_asked(server) -> None:
+    client = H3Client(server.grpc_url)
+    before = server.inference_count("dit_fl2va")
+    with pytest.raises(H3ClientError):
+        client.generate("p", **(SMALL | {"duration": 3.9}))
+    assert server.inference_count("dit_fl2va") == before
+    assert client.generate("p", **SMALL).mp4[0][4:8] == b"ftyp"
+
+
+def test_plain_http_status_and_text(server) -> None:
+    body = {
+        "inputs": [
+            {"name": "PROMPT", "datatype": "BYTES", "shape": [1], "data": ["p"]},
+            {"name": "FPS", "datatype": "FP32", "shape": [1], "data": [30]},
+        ]
+    }
+    request = urllib.request.Request(
+        f"http://{server.http_url}/v2/models/minimax_h3/infer", json.dumps(body).encode()
+    )
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        urllib.request.urlopen(request)
+    assert refusal.value.code == 400
+    assert "fps: 30 is not legal; legal: 24" in json.load(refusal.value)["error"]
+
+
+def test_an_unknown_tensor_is_refused_by_name(server) -> None:
+    body = {
+        "inputs": [
+            {"name": "PROMPT", "datatype": "BYTES", "shape": [1], "data": ["p"]},
+            {"name": "REFRENCES", "datatype": "BYTES", "shape": [1], "data": ["x"]},
+        ]
+    }
+    request = urllib.request.Request(
+        f"http://{server.http_url}/v2/models/minimax_h3/infer", json.dumps(body).encode()
+    )
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        urllib.request.urlopen(request)
+    assert refusal.value.code == 400
+    assert "REFRENCES" in json.load(refusal.value)["error"]
+
+
+def test_a_full_server_refuses_at_once_and_loses_nothing(server_with) -> None:
+    server = server_with(test_step_delay_ms=300, running_jobs=1, max_jobs=2)
+    client = H3Client(server.grpc_url)
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(H3Client(server.grpc_url).generate, "p", **SMALL) for _ in range(2)]
+        while client.ping()["active"] < 2:
+            time.sleep(0.02)
+        began = time.perf_counter()
+        with pytest.raises(H3ClientError) as refusal:
+            client.generate("p", **SMALL)
+        assert time.perf_counter() - began < 0.2
+        assert refusal.value.status == "UNAVAILABLE"
+        assert "2 jobs are active" in str(refusal.value)
+        assert all(job.result().mp4 for job in running)
+    assert client.ping()["active"] == 0
+
+
+def test_a_request_id_in_use_is_refused(server_with) -> None:
+    server = server_with(test_step_delay_ms=200)
+    client = H3Client(server.grpc_url)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(client.generate, "p", request_id="mine", **SMALL)
+        while client.job("mine").get("unknown"):
+            time.sleep(0.02)
+        with pytest.raises(H3ClientError, match="request id: 'mine' is in use"):
+            H3Client(server.grpc_url).generate("p", request_id="mine", **SMALL)
+        running.result()
+    client.generate("p", request_id="mine", **SMALL)

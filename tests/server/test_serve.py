@@ -1,0 +1,114 @@
+"""`h3 serve` as a person runs it, with stages that compute nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from fakes.dummy_stages import write_dummy_repository
+
+from minimax_h3.core.config import StageConfig
+from minimax_h3.core.contracts import MODELS
+from minimax_h3.serve.settings import ServeSettings
+
+H3 = Path(sys.executable).parent / "h3"
+
+
+@pytest.fixture(scope="module")
+def words(
+    serve_settings: Callable[..., ServeSettings],
+    tiny_checkpoint: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> list[str]:
+    repository = write_dummy_repository(tmp_path_factory.mktemp("dummy"), StageConfig())
+    settings = serve_settings(tiny_checkpoint, repository)
+    return [
+        *(str(H3), "serve", "--checkpoint", str(tiny_checkpoint)),
+        *("--model-repository", str(repository), "--run-dir", str(settings.run_dir)),
+        *("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"),
+        *("--running-jobs", "1", "--max-jobs", "1"),
+    ]
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def is_ready(http_url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{http_url}/v2/health/ready") as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def serve(words: list[str], tmp_path: Path) -> Iterator[tuple[subprocess.Popen, Path]]:
+    """`h3 serve` as a process, and the file its output goes to."""
+    output = tmp_path / "output"
+    with output.open("wb") as sink:
+        process = subprocess.Popen(words, stdout=sink, stderr=subprocess.STDOUT)
+    try:
+        yield process, output
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_ready_line_facts_and_a_clean_stop(serve: tuple[subprocess.Popen, Path]) -> None:
+    process, output = serve
+    wait_for(lambda: " ready: " in output.read_text() or process.poll() is not None)
+    ready = next(line for line in output.read_text().splitlines() if " ready: " in line)
+    facts_file = Path(ready.split(" facts ")[1])
+    facts = json.loads(facts_file.read_text())
+    assert facts["ready"] is True
+    assert f"HTTP http://{facts['http_url']} gRPC {facts['grpc_url']}" in ready
+    assert is_ready(facts["http_url"])
+    tree = psutil.Process(facts["pid"]).children(recursive=True)
+    assert len(tree) == len(MODELS)  # one instance each
+    prefix = next(flag.split("=")[-1] for flag in facts["command"] if "shm-region" in flag)
+    assert len(list(Path("/dev/shm").glob(f"{prefix}*"))) == len(MODELS)
+    for connection in psutil.Process(facts["pid"]).net_connections(kind="tcp"):
+        if connection.status == psutil.CONN_LISTEN:
+            assert connection.laddr.ip.removeprefix("::ffff:") == "127.0.0.1"
+
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    assert output.read_text().splitlines()[-1] == "h3 serve: stopping"
+    assert not psutil.pid_exists(facts["pid"])
+    assert not any(stub.is_running() for stub in tree)
+    assert list(Path("/dev/shm").glob(f"{prefix}*")) == []
+    assert not facts_file.exists()
+    assert Path(facts["log"]).is_file()
+
+
+def test_the_printed_commands_start_the_same_server(words: list[str], tmp_path: Path) -> None:
+    printed = subprocess.run(
+        [*words, "--print-command"], check=True, capture_output=True, text=True
+    ).stdout
+    port = printed.split("--http-port=")[1].split()[0]
+    script, log = tmp_path / "start.sh", tmp_path / "log"
+    script.write_text(printed)
+    with log.open("wb") as sink:
+        server = subprocess.Popen(
+            ["bash", str(script)], stdout=sink, stderr=sink, start_new_session=True
+        )
+    try:
+        wait_for(lambda: is_ready(f"127.0.0.1:{port}") or server.poll() is not None)
+        assert server.poll() is None, log.read_text()
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+        prefix = printed.split("shm-region-prefix-name=")[1].split()[0]
+        for region in Path("/dev/shm").glob(f"{prefix}*"):
+            region.unlink()

@@ -1,0 +1,73 @@
+import argparse
+import json
+
+import pytest
+from media_samples import Recipe, write
+
+from minimax_h3.core.errors import InvalidRequestError
+from minimax_h3.media import check_command
+from minimax_h3.media.check_command import summary
+
+
+def run(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    check_command.add_arguments(parser)
+    return check_command.run(parser.parse_args([str(word) for word in words]))
+
+
+@pytest.fixture
+def good_path(good_file, tmp_path):
+    path = tmp_path / "good.mp4"
+    path.write_bytes(good_file)
+    return path
+
+
+def test_a_good_file_prints_a_line_per_check_and_returns_0(good_path, capsys):
+    assert run(good_path, "--width", 64, "--height", 64, "--frames", 124) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(" pass " in line for line in lines) == 11
+    assert sum(" n/a " in line for line in lines) == 4
+    assert lines[-1] == "all checks passed"
+
+
+def test_a_wrong_file_returns_1_and_names_the_check(good_path, tmp_path, capsys):
+    assert run(good_path, "--width", 96, "--frames", 107) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "failed: video_format, frame_count, audio_format"
+    assert run(tmp_path / "absent.mp4") == 1
+    assert "does not open" in capsys.readouterr().out
+
+
+def test_json(good_path, capsys):
+    assert run(good_path, "--json", "--repeat", good_path) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["passed"] is True
+    assert [check["number"] for check in answer["checks"]] == list(range(1, 16))
+    assert {check["name"]: check["status"] for check in answer["checks"]}["repeat"] == "pass"
+    assert answer["num_frames"] == len(answer["frame_hashes"]) == 124
+
+
+def test_metadata_file(good_path, tmp_path, capsys):
+    path = tmp_path / "metadata.json"
+    path.write_text(json.dumps({"fps": 24, "num_frames": 124, "duration_s": 5.166667}))
+    assert run(good_path, "--metadata", path) == 0
+    path.write_text(json.dumps({"fps": 24, "num_frames": 107, "duration_s": 4.458}))
+    assert run(good_path, "--metadata", path) == 1
+    for content in ("[]", "{"):
+        path.write_text(content)
+        with pytest.raises(InvalidRequestError, match="--metadata"):
+            run(good_path, "--metadata", path)
+
+
+def test_summary(good_path, good_file, tmp_path):
+    text = summary(good_path)
+    assert text == summary(good_file)
+    for fact in ("h264", "yuv420p", "64x64", "24 fps", "124 frames", "5.167 s", "BT.709 limited"):
+        assert fact in text
+    for fact in ("aac", "32000 Hz", "2 channels", "5.175 s", "moov first"):
+        assert fact in text
+    silent = write(Recipe(wave=None, tagged=False, faststart=False), tmp_path / "silent.mp4")
+    assert "audio" not in summary(silent)
+    assert "moov not first" in summary(silent)
+    assert "colour tags (2, 2, 2, " in summary(silent)
+    assert summary(tmp_path / "absent.mp4").startswith("does not open: ")

@@ -1,0 +1,130 @@
+"""The command line of `h3 serve`."""
+
+import argparse
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minimax_h3.core.config import StageConfig
+from minimax_h3.serve import command
+from minimax_h3.serve.settings import ServeSettings
+
+Settings = Callable[..., ServeSettings]
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def words_of(settings: ServeSettings) -> list[str]:
+    return [
+        *("--checkpoint", settings.stage.checkpoint_dir),
+        *("--model-repository", str(settings.model_repository)),
+        *("--run-dir", str(settings.run_dir)),
+        *("--tritonserver", str(settings.tritonserver)),
+        *("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"),
+    ]
+
+
+def test_without_options_it_is_the_typed_configuration() -> None:
+    assert command.settings_of(parse()) == ServeSettings(stage=StageConfig())
+
+
+def test_every_option_reaches_its_field(tmp_path: Path) -> None:
+    options = parse(
+        *("--checkpoint", str(tmp_path), "--task-type", "fl2va", "--device", "cuda:1"),
+        *("--dtype", "bf16", "--attention", "sdpa", "--running-jobs", "2", "--max-jobs", "3"),
+        *("--max-packed-rows", "99", "--cpu-threads", "1", "--test-step-delay-ms", "2.5"),
+        *("--host", "0.0.0.0", "--http-port", "1", "--grpc-port", "2", "--metrics-port", "3"),
+        *("--model-repository", str(tmp_path), "--run-dir", "r", "--tritonserver", "t"),
+        *("--log-level", "verbose", "--ready-timeout", "7"),
+    )
+    assert command.settings_of(options) == ServeSettings(
+        stage=StageConfig(
+            checkpoint_dir=str(tmp_path),
+            device="cuda:1",
+            dtype="bf16",
+            attention="sdpa",
+            running_jobs=2,
+            max_jobs=3,
+            max_packed_rows=99,
+            cpu_threads=1,
+            test_step_delay_ms=2.5,
+        ),
+        host="0.0.0.0",
+        http_port=1,
+        grpc_port=2,
+        metrics_port=3,
+        model_repository=tmp_path,
+        run_dir=Path("r"),
+        tritonserver=Path("t"),
+        log_level="verbose",
+        ready_timeout_s=7.0,
+    )
+
+
+def test_a_relative_checkpoint_counts_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = command.settings_of(parse("--checkpoint", "weights"))
+    assert settings.stage.checkpoint_dir == str(tmp_path / "weights")
+
+
+def test_an_error_is_one_line_and_a_status(
+    settings_with: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = settings_with(tritonserver=Path("/nowhere"))
+    assert command.run(parse(*words_of(settings))) == 1
+    output = capsys.readouterr()
+    assert output.err == "h3 serve: tritonserver: /nowhere is not an executable file\n"
+    assert command.run(parse("--max-jobs", "1")) == 1
+    assert "max_jobs: 1 is not legal" in capsys.readouterr().err
+
+
+def test_print_command_starts_nothing(
+    settings_with: Settings,
+    fake_server: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = settings_with(tritonserver=fake_server("raise SystemExit('started')"))
+    assert command.run(parse(*words_of(settings), "--print-command")) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("export PATH=")
+    assert f"exec {settings.tritonserver} \\\n  --model-repository=" in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_in_good_order(
+    settings_with: Settings,
+    fake_server: Callable[[], Path],
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+) -> None:
+    before = signal.getsignal(number)
+    settings = settings_with(tritonserver=fake_server())
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), number))
+    timer.start()
+    assert command.run(parse(*words_of(settings))) == 0
+    timer.join()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "h3 serve: stopping"
+    assert lines[-2].startswith("h3 serve: ready: HTTP http://127.0.0.1:")
+    assert signal.getsignal(number) is before
+
+
+def test_a_server_that_dies_while_serving_is_an_error(
+    settings_with: Settings,
+    fake_server: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    behaviour = "import threading; threading.Timer(1.0, os._exit, (3,)).start()"
+    settings = settings_with(tritonserver=fake_server(behaviour))
+    assert command.run(parse(*words_of(settings))) == 1
+    assert "h3 serve: tritonserver exited with 3, log " in capsys.readouterr().err

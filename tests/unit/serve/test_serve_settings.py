@@ -1,0 +1,98 @@
+"""What is refused before anything starts, and how it is named."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from minimax_h3.core.config import StageConfig
+from minimax_h3.core.errors import CheckpointError, ConfigError
+from minimax_h3.serve import settings as settings_module
+from minimax_h3.serve.settings import ServeSettings, check_settings, checkout_repository
+
+Settings = Callable[..., ServeSettings]
+
+
+def test_zero_picks_free_and_different_ports(settings_with: Settings) -> None:
+    checked = check_settings(settings_with())
+    ports = {checked.http_port, checked.grpc_port, checked.metrics_port}
+    assert len(ports) == 3
+    assert min(ports) > 0
+
+
+def test_only_this_machine_by_default() -> None:
+    assert ServeSettings().host == "127.0.0.1"
+
+
+@pytest.mark.parametrize("name", ["http_port", "grpc_port", "metrics_port"])
+def test_a_taken_port_is_named(settings_with: Settings, name: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        flag = name.replace("_", "-")
+        message = f"{flag}: {port} cannot be used on 127.0.0.1: Address already in use"
+        with pytest.raises(ConfigError, match=message):
+            check_settings(settings_with(**{name: port}))
+
+
+def test_the_same_port_twice_is_refused(settings_with: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ConfigError, match=f"grpc-port: {port} cannot be used"):
+        check_settings(settings_with(http_port=port, grpc_port=port))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"http_port": 65536}, "http-port: 65536 is not legal; legal: 0..65535"),
+        ({"metrics_port": -1}, "metrics-port: -1 is not legal"),
+        ({"log_level": "loud"}, "log-level: 'loud' is not legal; legal: one of error, warning"),
+        ({"ready_timeout_s": 0}, "ready-timeout: 0 is not legal; legal: above 0"),
+    ],
+)
+def test_values_outside_their_range(settings_with: Settings, changes: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        settings_with(**changes)
+
+
+def test_a_repository_without_a_model_is_refused(settings_with: Settings) -> None:
+    settings = settings_with()
+    shim = settings.model_repository / "muxer" / "1" / "model.py"
+    shim.unlink()
+    with pytest.raises(ConfigError, match=f"model-repository: {shim} is missing"):
+        check_settings(settings)
+
+
+def test_features_that_exclude_each_other_are_refused(settings_with: Settings) -> None:
+    with pytest.raises(ConfigError, match="task_type=ref2va"):
+        check_settings(settings_with(stage=StageConfig(task_type="ref2va")))
+
+
+def test_the_checkpoint_is_looked_at_before_the_start(
+    settings_with: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_with()
+    monkeypatch.undo()  # the real look
+    with pytest.raises(CheckpointError, match="no such checkpoint folder"):
+        check_settings(settings)
+
+
+def test_a_relative_checkpoint_counts_from_a_models_folder(
+    settings_with: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Path, str]] = []
+    monkeypatch.setattr(settings_module, "identify", lambda *arguments: seen.append(arguments))
+    checked = check_settings(settings_with(stage=StageConfig()))
+    assert seen == [(tmp_path / "checkpoints" / "tiny", "fl2va")]
+    assert checked.stage.checkpoint_dir == str(tmp_path / "checkpoints" / "tiny")
+
+
+def test_the_checkouts_repository_is_the_default() -> None:
+    assert ServeSettings().model_repository == checkout_repository()
+    assert (checkout_repository() / "jobs" / "config.pbtxt").is_file()
+
+
+@pytest.mark.parametrize(("host", "url_host"), [("0.0.0.0", "127.0.0.1"), ("10.1.2.3", "10.1.2.3")])
+def test_where_a_local_client_finds_it(host: str, url_host: str) -> None:
+    assert ServeSettings(host=host).url_host == url_host
