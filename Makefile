@@ -8,8 +8,6 @@ PY := .venv/bin/python
 TINY := checkpoints/tiny
 SOURCES := python_backends client build_engines tests model_repository .ci
 PYTEST := $(PY) -m pytest
-# The tiny models gain nothing from many threads, and the server's processes share the cores.
-export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup lock checkpoint demo test test-unit soak lint format render bench clean
 
@@ -57,8 +55,9 @@ format: setup ## let ruff format and fix what it can
 render: setup ## write config.pbtxt of every model from core/contracts.py
 	@$(PY) -m minimax_h3.triton_io.render model_repository
 
-bench: setup ## benchmarks of tests/benchmarks, one JSON line each
-	@shopt -s nullglob; for file in tests/benchmarks/bench_*.py; do $(PY) "$$file"; done
+bench: checkpoint ## benchmarks of tests/benchmarks on the tiny checkpoint, as JSON
+	@shopt -s nullglob; for file in tests/benchmarks/bench_*.py; do \
+	  module=$${file%.py}; $(PY) -m "$${module//\//.}" $(TINY); done
 
 clean: ## remove what the other targets made, except .venv
 	rm -rf run out build dist $(TINY) $(TINY).part .venv-lock

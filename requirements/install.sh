@@ -29,7 +29,7 @@ sys.exit(bool(problems))
 
 choose_python() {
   local candidate path reason
-  for candidate in ${PYTHON:-python3 python3.12 python3.11}; do
+  for candidate in ${PYTHON:-python3 python3.12 python3.11 /usr/bin/python3}; do
     path=$(command -v "$candidate") || continue
     if reason=$("$path" -c "$fits" 2>/dev/null); then
       echo "$path"

@@ -5,6 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it computes
 
 FOLDER_MARKERS = ("unit", "contract", "server", "gpu", "multigpu")
 ROOT = Path(__file__).resolve().parent.parent

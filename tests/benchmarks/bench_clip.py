@@ -16,11 +16,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from h3_client.client import H3Client
 
+from h3_client.client import H3Client
 from minimax_h3.media.h264 import VideoStreamEncoder
 from minimax_h3.media.mp4 import mux
-from minimax_h3.serve.process import ServerProcess
+from minimax_h3.serve.server_process import ServerProcess
 from tests.oracles.diffusers_pipeline import ReferencePipeline
 
 ROOT = Path(__file__).resolve().parents[2]

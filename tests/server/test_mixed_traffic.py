@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from h3_client.client import H3Client, H3ClientError
 
+from h3_client.client import H3Client, H3ClientError
 from minimax_h3.media.check import frame_hashes, sample_hash
 
 GOOD = [
@@ -53,7 +53,11 @@ class Traffic:
 
     def good(self, client: H3Client, rng: random.Random) -> None:
         index = rng.randrange(len(GOOD))
-        result = client.generate(**GOOD[index], num_inference_steps=STEPS)
+        try:
+            result = client.generate(**GOOD[index], num_inference_steps=STEPS)
+        except H3ClientError as error:
+            self.note("refused", "" if error.status == "UNAVAILABLE" else str(error))
+            return
         same = hashes(result.mp4[0]) == self.solo[index]
         self.note("good", "" if same else f"clip {index} differs from its solo run")
 
@@ -85,10 +89,7 @@ class Traffic:
         rng, client = random.Random(seed), H3Client(self.server.grpc_url)
         kinds = (self.good, self.bad, self.bad, self.cancelled)
         while time.monotonic() < until:
-            try:
-                rng.choice(kinds)(client, rng)
-            except H3ClientError as error:
-                self.note("good", "" if error.status == "UNAVAILABLE" else str(error))
+            rng.choice(kinds)(client, rng)
 
 
 def hashes(mp4: bytes) -> tuple[object, str]:
@@ -123,7 +124,7 @@ def test_mixed_traffic(server_with, soak_seconds: int) -> None:
     after = resident(server)
     print(dict(traffic.counts), {pid: after[pid] - before[pid] for pid in before})  # noqa: T201
     assert not traffic.surprises, traffic.surprises[:10]
-    assert traffic.counts["good"] and traffic.counts["bad"] and traffic.counts["cancelled"]
+    assert min(traffic.counts[kind] for kind in ("good", "bad", "cancelled")) > 0
     assert before.keys() == after.keys(), "a process died or appeared"
     grown = {
         pid: (before[pid], after[pid])

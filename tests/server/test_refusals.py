@@ -1,4 +1,4 @@
-"""Bad requests: the right code, fast, naming field, value and legal range; nothing else disturbed."""
+"""Bad requests: the right code, fast, naming field, value and legal range."""
 
 import json
 import time

@@ -8,11 +8,15 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
+import tritonclient.grpc as grpcclient
 from fakes.dummy_stages import write_dummy_repository
+from tritonclient.utils import InferenceServerException
 
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.contracts import MODELS
@@ -112,3 +116,32 @@ def test_the_printed_commands_start_the_same_server(words: list[str], tmp_path: 
         prefix = printed.split("shm-region-prefix-name=")[1].split()[0]
         for region in Path("/dev/shm").glob(f"{prefix}*"):
             region.unlink()
+
+
+def test_a_request_in_flight_hears_that_the_server_stops(
+    start_server: Callable,
+    serve_settings: Callable[..., ServeSettings],
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+) -> None:
+    repository = write_dummy_repository(tmp_path, StageConfig())
+    stage = {"running_jobs": 1, "max_jobs": 1, "test_step_delay_ms": 500}
+    server = start_server(serve_settings(tiny_checkpoint, repository, **stage))
+    prompt = grpcclient.InferInput("PROMPT", [1], "BYTES")
+    prompt.set_data_from_numpy(np.array([b"p"], dtype=object))
+
+    def ask() -> None:
+        client = grpcclient.InferenceServerClient(server.grpc_url)
+        try:
+            client.infer("minimax_h3", [prompt])
+        finally:
+            client.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask)
+        wait_for(lambda: server.inference_count("dit_fl2va") > 0)
+        server.process.stop()
+        with pytest.raises(InferenceServerException) as stopped:
+            asked.result()
+    assert stopped.value.status() == "StatusCode.UNAVAILABLE"
+    assert "the server is stopping" in stopped.value.message()

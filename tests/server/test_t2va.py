@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from minimax_h3.media.check import Expectation, check_mp4, frame_hashes, sample_hash
 
 from h3_client.client import GenerationResult, H3Client
+from minimax_h3.media.check import Expectation, check_mp4, frame_hashes, sample_hash
 
 SMALL = {"width": 64, "height": 64, "num_inference_steps": 6}
 

@@ -12,7 +12,7 @@ import torch
 from minimax_h3.dit.adaln import ModulationTable
 from minimax_h3.dit.model import MiniMaxH3Transformer
 
-DEFAULT_CAPACITY = 4
+DEFAULT_CAPACITY = 2
 """Schedules kept; at the released size one of 49 forwards takes 0.94 GB in BF16."""
 
 

@@ -25,7 +25,8 @@ class StageConfig:
         running_jobs: jobs that take turns at the DiT; further ones wait inside the denoiser.
         max_jobs: running plus waiting jobs; beyond it requests are refused.
         session_lease_s: seconds after which an untouched DiT session is checked and may be dropped.
-        cpu_threads: torch threads per process; 0 keeps torch's own choice.
+        cpu_threads: torch threads per process; 0 shares the cores between the models that compute
+            at the same time.
         test_step_delay_ms: sleep added to every DiT step, for scheduling tests; 0 in service.
     """
 

@@ -113,7 +113,8 @@ VIDEO_DECODER_INFO = _info("video_decoder")
 AUDIO_DECODER_INFO = _info("audio_decoder")
 
 REQUEST_INPUTS = (
-    TensorSpec("PROMPT", STRING, (1,), "what to make, used verbatim"),
+    # Optional for Triton only: without it an ensemble answers with a riddle, preprocess by name.
+    TensorSpec("PROMPT", STRING, (1,), "what to make, used verbatim; required", optional=True),
     TensorSpec("TASK", STRING, (1,), "t2va, fl2va or ref2va; inferred when absent", optional=True),
     TensorSpec("WIDTH", INT32, (1,), "canvas width in pixels, with HEIGHT", optional=True),
     TensorSpec("HEIGHT", INT32, (1,), "canvas height in pixels, with WIDTH", optional=True),

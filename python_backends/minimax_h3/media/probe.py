@@ -181,27 +181,25 @@ def _decode(container: Any, facts: MediaFacts) -> None:
     streams = [*_readable(container.streams.video), *_readable(container.streams.audio)]
     if not streams:
         return
-    for stream in streams:
-        # Without it a decoder hides damaged data behind invented pictures.
-        stream.codec_context.options = {"err_detect": "explode"}
     if facts.video and facts.video.width * facts.video.height > _MAX_PIXELS:
         facts.decode_problem = f"frames of more than {_MAX_PIXELS} pixels are not decoded"
         return
     pictures, sounds = _PictureMeter(facts.video), _SoundMeter(facts.audio)
     try:
         for frame in container.decode(*streams):
-            problem = pictures.add(frame) if _is_picture(frame) else sounds.add(frame)
-            if problem:
-                facts.decode_problem = problem
-                break
+            meter = pictures if isinstance(frame, av.VideoFrame) else sounds
+            meter.add(frame)
     except av.error.FFmpegError as error:
         facts.decode_problem = f"{type(error).__name__}: {error.strerror}"
+    except _TooLongError as error:
+        facts.decode_problem = str(error)
+    facts.decode_problem = facts.decode_problem or pictures.damage
     pictures.close()
     sounds.close()
 
 
-def _is_picture(frame: Any) -> bool:
-    return isinstance(frame, av.VideoFrame)
+class _TooLongError(Exception):
+    """The file holds more than the checker is willing to decode."""
 
 
 class _PictureMeter:
@@ -211,16 +209,20 @@ class _PictureMeter:
         self._facts = facts
         self._first_blocks: NDArray[np.float64] | None = None
         self._last: Any = None
+        self.damage = ""
         self._blank = 0
         self._sum = self._squares = 0.0
         self._pixels = 0
 
-    def add(self, frame: Any) -> str:
-        """Measure one frame; returns why decoding must stop, or an empty string."""
+    def add(self, frame: Any) -> None:
+        """Measure one frame."""
         facts = self._facts
         assert facts is not None
         if len(facts.frame_hashes) >= _MAX_FRAMES:
-            return f"more than {_MAX_FRAMES} frames"
+            raise _TooLongError(f"more than {_MAX_FRAMES} frames")
+        if frame.is_corrupt and not self.damage:
+            # The decoder itself carries on, with invented pictures.
+            self.damage = f"frame {len(facts.frame_hashes)} is damaged"
         planar = frame if frame.format.name == "yuv420p" else frame.reformat(format="yuv420p")
         planes = [_plane(plane) for plane in planar.planes]
         digest = hashlib.sha256()
@@ -231,7 +233,6 @@ class _PictureMeter:
             facts.first = frame.to_ndarray(format="rgb24")
         self._last = frame
         self._measure(facts, planes[0])
-        return f"frame {len(facts.frame_hashes) - 1} is damaged" if frame.is_corrupt else ""
 
     def _measure(self, facts: VideoFacts, luma: Image) -> None:
         blocks = _block_means(luma)
@@ -281,8 +282,8 @@ class _SoundMeter:
         self._squares = self._side_squares = 0.0
         self._values = 0
 
-    def add(self, frame: Any) -> str:
-        """Measure one frame; returns why decoding must stop, or an empty string."""
+    def add(self, frame: Any) -> None:
+        """Measure one frame."""
         facts = self._facts
         assert facts is not None
         for part in self._resampler.resample(frame):
@@ -298,7 +299,8 @@ class _SoundMeter:
             self._values += exact.size
             if len(exact) == AUDIO_CHANNELS:
                 self._side_squares += float(((exact[0] - exact[1]) ** 2).sum())
-        return f"more than {_MAX_SAMPLES} samples" if facts.samples > _MAX_SAMPLES else ""
+        if facts.samples > _MAX_SAMPLES:
+            raise _TooLongError(f"more than {_MAX_SAMPLES} samples")
 
     def close(self) -> None:
         """Write the totals."""

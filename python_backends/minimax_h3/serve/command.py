@@ -17,6 +17,7 @@ from minimax_h3.serve.settings import LOG_LEVELS, ServeSettings, check_settings
 
 SUMMARY = "Start tritonserver with the models of this repository."
 FAILED = 1
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: its terminal is gone
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-packed-rows", type=int, default=stage.max_packed_rows, help="largest request, rows"
     )
     models.add_argument(
-        "--cpu-threads", type=int, default=stage.cpu_threads, help="per model; 0: torch's choice"
+        "--cpu-threads", type=int, default=stage.cpu_threads, help="per model; 0: share the cores"
     )
     models.add_argument(
         "--test-step-delay-ms",
@@ -146,7 +147,7 @@ def _serve(settings: ServeSettings) -> int:
 
 @contextmanager
 def _signals_stop(server: ServerProcess) -> Iterator[None]:
-    """SIGINT and SIGTERM ask for a graceful stop; a second one ends the server at once."""
+    """SIGINT, SIGTERM and SIGHUP ask for a graceful stop; a second one ends the server at once."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         del number, frame
@@ -154,9 +155,7 @@ def _signals_stop(server: ServerProcess) -> Iterator[None]:
             server.kill()
         server.stop_requested.set()
 
-    before = {
-        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
     try:
         yield
     finally:

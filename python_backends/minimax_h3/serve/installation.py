@@ -32,7 +32,8 @@ class Installation:
         """Variables to set on top of `inherited`."""
         # A stub takes the first python3 of PATH as its prefix: it must be this interpreter's.
         path = ":".join(filter(None, (str(Path(sys.executable).parent), inherited.get("PATH"))))
-        changes = {"PATH": path}
+        # The stubs share the cores: a pool that spins while it waits takes them from the others.
+        changes = {"PATH": path, "OMP_WAIT_POLICY": inherited.get("OMP_WAIT_POLICY", "PASSIVE")}
         if self.library_path:
             libraries = filter(None, (*self.library_path, inherited.get("LD_LIBRARY_PATH")))
             changes["LD_LIBRARY_PATH"] = ":".join(libraries)

@@ -1,24 +1,27 @@
 """A running tritonserver: start, wait until ready, stop without leftovers."""
 
+import http
+import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from types import TracebackType
 
 from minimax_h3.core.contracts import ENSEMBLE, MODELS
 from minimax_h3.core.errors import H3Error
-from minimax_h3.serve.launch import Launch, prepare_launch
+from minimax_h3.serve.launch import SHARED_MEMORY, Launch, prepare_launch
 from minimax_h3.serve.server_log import error_lines, loaded_models
 from minimax_h3.serve.settings import ServeSettings, check_settings
 
 POLL_S = 0.2
 PROBE_TIMEOUT_S = 5.0
+# Tensors cross processes there; a full-size clip with its frames is several hundred MB, held twice.
+ENOUGH_SHARED_MEMORY = 2 * 2**30  # bytes
 UNLOAD_S = 30.0  # models unload one after another once no request is in flight
 
 
@@ -109,6 +112,12 @@ class ServerProcess:
             H3Error: a setting, the checkpoint or the installation is wrong; nothing was started.
         """
         self._launch = prepare_launch(check_settings(self._wanted), os.environ)
+        free = shutil.disk_usage(SHARED_MEMORY).free
+        if free < ENOUGH_SHARED_MEMORY:
+            self._announce(
+                f"warning: {SHARED_MEMORY} has {free / 2**20:.0f} MiB free; a large request fails "
+                f"below {ENOUGH_SHARED_MEMORY / 2**20:.0f} MiB (Docker: --shm-size=8g)"
+            )
         with self._launch.log_file.open("wb") as log:
             # A group of its own: Ctrl-C reaches only us, and stubs can be ended with the server.
             self._process = subprocess.Popen(  # our own command line
@@ -196,12 +205,15 @@ class ServerProcess:
             return  # everything has ended by itself
 
     def _is_ready(self) -> bool:
-        url = f"http://{self.http_url}/v2/health/ready"
+        # Not urllib: it would ask a proxy of the environment for an address of this machine.
+        connection = http.client.HTTPConnection(self.http_url, timeout=PROBE_TIMEOUT_S)
         try:
-            with urllib.request.urlopen(url, timeout=PROBE_TIMEOUT_S) as response:
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError):
+            connection.request("GET", "/v2/health/ready")
+            return connection.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
             return False
+        finally:
+            connection.close()
 
     def _announce_models(self, announced: list[str], expected: int) -> list[str]:
         loaded = loaded_models(self._log_text())

@@ -30,7 +30,7 @@ class AudioDecoderStage:
     @classmethod
     def load(cls, context: StageContext) -> "AudioDecoderStage":
         """Load the decoder half of the audio VAE."""
-        placement = choose_placement(context.config, context.log)
+        placement = choose_placement(context.config, context.log, beside=1)
         manifest = identify(context.checkpoint_path, context.config.task_type)
         decoder = load_audio_vae(manifest, placement.device)
         return cls(decoder, placement.device, JobClient(context.call, context.log))

@@ -41,8 +41,10 @@ class DitStage:
         placement: Placement,
         sessions: SessionTable,
         is_known: Callable[[str], bool],
+        log: logging.Logger,
         step_delay_s: float = 0.0,
     ) -> None:
+        self._log = log
         self._runtime = runtime
         self._placement = placement
         self._sessions = sessions
@@ -66,6 +68,7 @@ class DitStage:
             placement,
             SessionTable(config.session_lease_s),
             lambda session_id: _session_known(jobs, session_id, context.log),
+            context.log,
             config.test_step_delay_ms / 1000.0,
         )
 
@@ -81,10 +84,14 @@ class DitStage:
         if operation not in operations:
             legal = ", ".join(operations)
             return InvalidRequestError(f"OP: {operation[:50]!r} is not legal; legal: {legal}")
+        session_id = request.text("SESSION")
         try:
-            return operations[operation](request, request.text("SESSION"))
+            return operations[operation](request, session_id)
         except H3Error as error:
             return error
+        except Exception as error:  # noqa: BLE001  # one session's fault must not fail the others'
+            self._log.error("session %s: %s failed", session_id, operation, exc_info=error)
+            return H3Error(f"{operation} failed: {type(error).__name__}; see the server log")
 
     def _start(self, request: StageRequest, session_id: str) -> Answer:
         _require(request, "start", "SESSION_PLAN", *CONDITIONING)

@@ -46,6 +46,13 @@ class PreprocessStage:
         """Read the checkpoint's index (not its weights) and the tokenizer."""
         check_start(context.config, context.log)
         manifest = identify(context.checkpoint_path, context.config.task_type)
+        if manifest.base_schedule is not None:
+            raise NotAvailableError(
+                f"checkpoint: {context.checkpoint_path} is a distilled release with a schedule of "
+                f"its own, {list(manifest.base_schedule)}; legal: base-model checkpoints"
+            )
+        if manifest.defaulted_shifts:
+            context.log.info("sigma shifts not in the checkpoint: %s", manifest.defaulted_shifts)
         jobs = JobClient(context.call, context.log)
         return cls(context.config, manifest, load_tokenizer(manifest.tokenizer), jobs)
 

@@ -1,6 +1,7 @@
 """Which device and dtype a stage computes on: chosen once at load, logged, reported."""
 
 import logging
+import os
 from dataclasses import dataclass
 
 import torch
@@ -27,8 +28,14 @@ class Placement:
         return facts
 
 
-def choose_placement(config: StageConfig, log: logging.Logger) -> Placement:
+def choose_placement(config: StageConfig, log: logging.Logger, beside: int = 0) -> Placement:
     """Resolve `device` and `dtype`: `auto` means the first GPU and BF16, or the CPU and FP32.
+
+    Args:
+        config: the parameters; `cpu_threads` 0 shares the cores between this stage and those that
+            run beside it, because busy-waiting thread pools on the same cores starve each other.
+        log: where the choice is told.
+        beside: stages that compute at the same time as this one.
 
     Raises:
         BackendUnavailableError: a device was asked for by name and is not there.
@@ -46,6 +53,9 @@ def choose_placement(config: StageConfig, log: logging.Logger) -> Placement:
             )
     default = "bf16" if device.type == "cuda" else "fp32"
     dtype = _DTYPES[default if config.dtype == "auto" else config.dtype]
+    threads = config.cpu_threads or max(1, len(os.sched_getaffinity(0)) // (1 + beside))
+    torch.set_num_threads(threads)
+    log.info("%d CPU threads (asked %d)", threads, config.cpu_threads)
     log.info(
         "device %s (asked %s), dtype %s (asked %s)", device, config.device, dtype, config.dtype
     )

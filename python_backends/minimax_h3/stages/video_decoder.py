@@ -33,7 +33,7 @@ class VideoDecoderStage:
     @classmethod
     def load(cls, context: StageContext) -> "VideoDecoderStage":
         """Load the decoder half of the video VAE."""
-        placement = choose_placement(context.config, context.log)
+        placement = choose_placement(context.config, context.log, beside=1)
         manifest = identify(context.checkpoint_path, context.config.task_type)
         decoder = load_video_vae(manifest, placement.device, placement.dtype)
         return cls(decoder, placement, JobClient(context.call, context.log))

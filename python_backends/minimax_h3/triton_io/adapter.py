@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar, cast
@@ -11,7 +10,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from minimax_h3.core.config import StageConfig, parse_parameters
+from minimax_h3.core.config import parse_parameters
 from minimax_h3.core.contracts import MODELS, ModelSpec
 from minimax_h3.core.errors import CancelledError, H3Error
 from minimax_h3.stages.base import (
@@ -52,7 +51,6 @@ class StageModel:
         self._call = BlsCaller()
         try:
             config = parse_parameters(_parameters(args))
-            _set_torch_threads(config)
             folder = Path(args["model_repository"]).resolve()
             self._stage = self.stage_class.load(StageContext(config, folder, self._call, self._log))
         except H3Error as error:
@@ -115,7 +113,7 @@ class StageModel:
             code, kind = H3Error.triton_code, H3Error.kind
             message = f"{self._spec.name}: unexpected {type(outcome).__name__}; see the server log"
             self._log.error("%s: unexpected error", who, exc_info=outcome)
-        if job_id and self._spec.name != JOBS_MODEL:
+        if job_id:
             self._tell_jobs(job_id, kind, message)
         text = encode_error(request, kind, message)
         return pb_utils.InferenceResponse(
@@ -159,13 +157,6 @@ def _parameters(args: dict[str, str]) -> dict[str, str]:
         for name, value in given.items()
         if name not in BACKEND_PARAMETERS
     }
-
-
-def _set_torch_threads(config: StageConfig) -> None:
-    """Limit torch's threads, in models that use torch; the others must not import it."""
-    torch = sys.modules.get("torch")
-    if torch is not None and config.cpu_threads:
-        torch.set_num_threads(config.cpu_threads)
 
 
 def _job_id(request: Any) -> str:

@@ -31,6 +31,7 @@ from minimax_h3.stages.base import Tensors
 from minimax_h3.triton_io.tensors import to_triton
 
 WANTS_KIND = "wants_error_kind"
+_STOPPING = "Server not ready"  # Triton's words for every call after the stop signal
 _KIND_AND_MESSAGE = re.compile(r"\[(?P<kind>[a-z_]+)\] (?P<message>.*)", re.DOTALL)
 _CLASSES = MappingProxyType(
     {
@@ -60,7 +61,8 @@ class BlsCaller:
 
         Raises:
             H3Error: of the class that the called model raised; `RemoteStageError` when it gave no
-                kind, because it is gone or Triton refused the call.
+                kind, because it is gone or Triton refused the call; `CapacityError` when the whole
+                server is stopping.
         """
         request = pb_utils.InferenceRequest(
             model_name=model,
@@ -90,6 +92,8 @@ def encode_error(request: Any, kind: str, message: str) -> str:
 def decode_error(model: str, text: str) -> H3Error:
     """The product's error for the error text that `model` answered a call with."""
     match = _KIND_AND_MESSAGE.fullmatch(text)
+    if match is None and text.endswith(_STOPPING):
+        return CapacityError("the server is stopping; retry when it is back")
     if match is None:
         return RemoteStageError(f"{model}: {text}")
     return _CLASSES.get(match["kind"], RemoteStageError)(match["message"])

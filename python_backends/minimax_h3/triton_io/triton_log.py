@@ -31,5 +31,4 @@ def logger_for(model_name: str) -> logging.Logger:
         handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
         package.addHandler(handler)
         package.setLevel(logging.INFO)
-        package.propagate = False  # stderr would show each line a second time
     return logging.getLogger(f"{PACKAGE_LOGGER}.{model_name}")

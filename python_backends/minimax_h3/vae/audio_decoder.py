@@ -10,6 +10,7 @@ from torch import Tensor
 
 from minimax_h3.core.constants import AUDIO_CHANNELS
 from minimax_h3.core.errors import H3Error
+from minimax_h3.vae.bigvgan import BigVGANDecoder
 
 Wave: TypeAlias = NDArray[np.float32]
 
@@ -27,7 +28,8 @@ class AudioDecoder:
         """Take a loaded VAE.
 
         Args:
-            module: `AutoencoderKLMiniMaxH3Audio` on `device`, every parameter fp32.
+            module: `AutoencoderKLMiniMaxH3Audio` on `device`, every parameter fp32; its weight norm
+                is folded in place.
             latents_mean: per latent channel, from the checkpoint's config.
             latents_std: likewise.
             device: where to decode.
@@ -39,7 +41,7 @@ class AudioDecoder:
         halved = [name for name, value in module.named_parameters() if value.dtype != torch.float32]
         if halved:
             raise ValueError(f"audio VAE: parameter {halved[0]} is not fp32; legal: fp32 only")
-        self._module = module
+        self._decode = BigVGANDecoder(module)
         self._device = torch.device(device)
         self._channels = int(module.dec_in_proj.in_channels)
         self._mean = self._statistics("latents_mean", latents_mean)
@@ -75,9 +77,8 @@ class AudioDecoder:
         denormalised = given.to(self._device, torch.float32) * self._std + self._mean
         # TF32 convolutions are on by default on a GPU and would not be fp32.
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            wave = self._module.decode(denormalised, return_dict=False)[0]
-        # clamp keeps NaN, so a broken decode is still seen behind the VAE's own clamp.
-        wave = wave[:, 0].clamp(-1, 1).cpu().numpy()
+            wave: Wave = self._decode(denormalised)[:, 0].cpu().numpy()
+        # The decoder's clamp keeps NaN, so a broken decode is still seen behind it.
         if not np.isfinite(wave).all():
             raise H3Error("audio decoder: the waveform is not finite")
         return wave

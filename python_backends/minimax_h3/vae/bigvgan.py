@@ -99,7 +99,7 @@ class BigVGANDecoder:
         decoder = module.decoder
         for part in decoder.modules():
             if isinstance(part, nn.Conv1d | nn.ConvTranspose1d) and hasattr(part, "weight_g"):
-                nn.utils.remove_weight_norm(part)
+                nn.utils.remove_weight_norm(part).requires_grad_(False)
         self._dec_in_proj, self._conv_pre = module.dec_in_proj, decoder.conv_pre
         self._ups = [up[0] for up in decoder.ups]
         blocks = [_AmpBlock(block) for block in decoder.resblocks]

@@ -9,7 +9,9 @@ import torch
 from diffusers import AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio
 from torch import Tensor, nn
 
+from minimax_h3.core.errors import CheckpointError
 from minimax_h3.vae.audio_decoder import AudioDecoder
+from minimax_h3.vae.tiling import MIN_OVERLAP_PIXELS, TILE_PIXELS
 from minimax_h3.vae.video_decoder import VideoDecoder
 from minimax_h3.weights.key_maps import KeyMap, unchanged, video_vae_from_official
 from minimax_h3.weights.loader import build_on_meta, load_weights
@@ -21,6 +23,7 @@ _LOG = logging.getLogger(__name__)
 # Parts that only an encode needs: checked by name and shape, never read.
 _VIDEO_ENCODER = ("encoder", "quant_conv")
 _AUDIO_ENCODER = ("encoder", "pre_block", "mean_proj", "logs_proj")
+_RELEASED_TILING = {"vae_tile_size": TILE_PIXELS, "vae_tile_overlap_min": MIN_OVERLAP_PIXELS}
 # Norms and LayerScales keep the residual stream in fp32. Source: model sheet 4.1, "Precision".
 _FP32_PARTS = frozenset({"norm1", "norm2", "norm_out", "scale1", "scale2"})
 
@@ -40,6 +43,7 @@ def load_video_vae(
         CheckpointError: names what is missing, extra or misshaped.
     """
     arguments = video_vae_arguments(manifest)
+    _check_tiles(manifest)
     decode_dtype = _decode_dtype(device, dtype)
     module = build_on_meta(lambda: AutoencoderKLMiniMaxH3(**arguments))
     # Pinned, so that no attention choice made elsewhere in the process reaches the picture.
@@ -76,6 +80,16 @@ def load_audio_vae(manifest: CheckpointManifest, device: torch.device) -> AudioD
         module, manifest, "audio_vae", unchanged(), _AUDIO_ENCODER, device, lambda _: torch.float32
     )
     return AudioDecoder(module, *_statistics(arguments), device)
+
+
+def _check_tiles(manifest: CheckpointManifest) -> None:
+    """Refuse a release that was made for other tiles; the diffusers layout states none."""
+    config = manifest.configs["video_vae"]
+    for key, legal in _RELEASED_TILING.items():
+        if config.get(key, legal) != legal:
+            raise CheckpointError(
+                f"{manifest.root}: video VAE: {key} {config[key]!r} is not legal; legal: {legal}"
+            )
 
 
 def _decode_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:

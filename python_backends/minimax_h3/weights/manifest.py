@@ -58,7 +58,7 @@ class CheckpointManifest:
         video_flow_shift, audio_flow_shift: sigma shifts.
         defaulted_shifts: names of shifts that the checkpoint does not state.
         base_schedule: positions of a distilled release, before the shift; None for the base model.
-        digest: SHA-256 over configs, headers and payload edges.
+        digest: SHA-256 over configs, headers and the first values of each tensor.
     """
 
     layout: str

@@ -30,8 +30,14 @@ def _digest(folder: Path) -> str:
 def test_the_same_seed_gives_the_same_bytes(tiny_checkpoint: Path, tmp_path: Path) -> None:
     write_tiny(tmp_path / "again", 0, "FL2VA")
     assert _digest(tmp_path / "again") == _digest(tiny_checkpoint)
-    write_tiny(tmp_path / "other", 1, "FL2VA")
-    assert _digest(tmp_path / "other") != _digest(tiny_checkpoint)
+
+
+def test_another_seed_gives_other_weights(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    write_tiny(tmp_path, 1, "FL2VA")
+    files = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.safetensors"))
+    assert len(files) == 7
+    for file in files:
+        assert (tmp_path / file).read_bytes() != (tiny_checkpoint / file).read_bytes(), file
 
 
 def test_partitions_differ_in_the_transformer_alone(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -97,9 +103,9 @@ def test_decoded_picture_and_sound_are_neither_constant_nor_clipped(
     assert pixels.std() > 0.1
     assert (pixels[:, 1:] - pixels[:, :-1]).abs().mean() > 1 / 255
     assert ((pixels > 0) & (pixels < 1)).float().mean() > 0.9
-    assert (wave - wave.mean()).square().mean().sqrt() > 0.02
-    assert (wave[0] - wave[1]).square().mean().sqrt() > 0.02
-    assert wave.abs().max() < 1
+    assert (wave - wave.mean()).square().mean().sqrt() > 0.01
+    assert (wave[0] - wave[1]).square().mean().sqrt() > 0.01
+    assert wave.abs().max() < 0.9
     assert moments.mean.isfinite().all()
     assert moments.std.isfinite().all()
 

@@ -70,6 +70,8 @@ def test_a_ready_server_is_used_and_stopped(serve, tmp_path: Path) -> None:
         assert address == "127.0.0.1:9"
         pids = pids_in(tmp_path)
         os.kill(pids[0], 0)
+        began = time.monotonic()
+    assert time.monotonic() - began < demo.STOP_TIMEOUT_S / 2  # in order, not by force
     assert all_gone(pids)
     assert list(tmp_path.iterdir()) == []
 

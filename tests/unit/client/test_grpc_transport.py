@@ -140,4 +140,4 @@ def test_nobody_there_fails_fast_and_names_the_address() -> None:
     ):
         client.generate("a fox")
     assert lost.value.status == "CONNECTION"
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 3.0

@@ -43,7 +43,7 @@ class FakeTriton(BaseHTTPRequestHandler):
         elif model == "vanish":
             self.close_connection = True
         elif model == "slow":
-            time.sleep(0.6)
+            time.sleep(1.0)
             with contextlib.suppress(BrokenPipeError):  # its client may have given up
                 self._answer()
         else:
@@ -146,7 +146,7 @@ def test_a_callers_limit_is_kept_and_there_is_none_by_default(address: str) -> N
     with pytest.raises(H3ClientError, match=r"within 0\.2 s") as limit:
         infer(address, "slow", timeout_s=0.2)
     assert limit.value.status == "DEADLINE_EXCEEDED"
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 0.9
 
 
 def test_readiness_of_server_and_model(address: str) -> None:
@@ -165,7 +165,7 @@ def test_nobody_there_fails_fast_and_names_the_address() -> None:
     with pytest.raises(H3ClientError, match=r"no Triton server answers at 127\.0\.0\.1:1 ") as lost:
         H3Client("127.0.0.1:1", protocol="http").ping()
     assert lost.value.status == "CONNECTION"
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 3.0
 
 
 def test_a_nonsense_address_is_refused() -> None:

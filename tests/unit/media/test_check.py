@@ -1,12 +1,15 @@
 """Each check passes on a good file and fails on a file that is wrong in just its way."""
 
+import io
 import struct
 from dataclasses import replace
 
+import av
 import numpy as np
 import pytest
 from media_samples import Recipe, moving_clip, product_file, stereo_wave, write
 
+from minimax_h3.media import probe
 from minimax_h3.media.check import (
     Expectation,
     Status,
@@ -95,6 +98,10 @@ def test_a_wrong_file_fails_just_the_checks_that_it_breaks(name, tmp_path):
 
 
 def test_details_say_what_was_seen(tmp_path):
+    short = write(Recipe(wave=stereo_wave(160_000)), tmp_path / "short.mp4")
+    assert "lasts 5.0 s, not 5.175 s; 160768 samples decoded, not 165600 to 166623" in str(
+        check_mp4(short, EXPECTED)
+    )
     report = check_mp4(write(Recipe(fps=25), tmp_path / "wrong.mp4"), EXPECTED)
     assert "25 frames per second, not 24" in str(report)
     blackened = check_mp4(
@@ -140,6 +147,10 @@ def test_another_run_must_be_identical(good_file, name, tmp_path):
         assert report.failed == (name,)
 
 
+def test_two_unreadable_files_are_no_repetition():
+    assert "repeat" in check_mp4(b"", Expectation(repeat=b"")).failed
+
+
 def test_hashes_tell_clips_apart(good_file):
     hashes = frame_hashes(good_file)
     assert len(hashes) == len(set(hashes)) == 124
@@ -165,6 +176,26 @@ def test_truncated_files_fail(good_file, keep):
     assert "container" in report.failed
     if keep != -1:
         assert "decode" in report.failed or "frame_count" in report.failed
+
+
+def test_a_damaged_picture_fails_just_the_decode(good_file):
+    with av.open(io.BytesIO(good_file)) as container:
+        second = [packet for packet in container.demux(video=0) if packet.size][1]
+    damaged = bytearray(good_file)
+    middle = second.pos + second.size // 2
+    damaged[middle : second.pos + second.size] = bytes(second.size - second.size // 2)
+    report = check_mp4(bytes(damaged), EXPECTED)
+    assert report.failed == ("decode",), str(report)
+    assert "is damaged" in str(report)
+
+
+def test_a_file_beyond_the_limits_is_not_decoded_for_ever(good_file, monkeypatch):
+    for name in ("_MAX_FRAMES", "_MAX_SAMPLES", "_MAX_PIXELS"):
+        with monkeypatch.context() as patch:
+            patch.setattr(probe, name, 100)
+            report = check_mp4(good_file, EXPECTED)
+        assert "decode" in report.failed
+        assert "100" in report.results[8].detail
 
 
 def test_damaged_payload_fails_the_decode(good_file):

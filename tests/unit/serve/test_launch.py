@@ -105,7 +105,10 @@ def test_a_named_server_keeps_its_own_backends_and_libraries(
     assert launch.command[0] == str(script)
     assert not any(flag.startswith("--backend-directory") for flag in launch.command)
     # The models must run on the Python that this package is installed in.
-    assert launch.environment == {"PATH": f"{Path(sys.executable).parent}:/usr/bin"}
+    assert launch.environment == {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin",
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
 
 
 def test_a_named_server_that_is_not_there(settings_with: Settings) -> None:

@@ -100,7 +100,7 @@ def test_print_command_starts_nothing(
     assert f"exec {settings.tritonserver} \\\n  --model-repository=" in text
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_it_in_good_order(
     settings_with: Settings,
     fake_server: Callable[[], Path],

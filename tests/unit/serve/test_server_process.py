@@ -62,6 +62,29 @@ def test_it_is_ready_and_leaves_only_its_log(
     assert any("1 of 10 models loaded (+ jobs)" in line for line in said)
 
 
+def test_a_proxy_of_the_environment_is_not_asked(
+    settings_with: Settings, fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+    with ServerProcess(settings_with(tritonserver=fake_server(), ready_timeout_s=5.0)) as server:
+        assert server.poll() is None
+
+
+@pytest.mark.parametrize(("enough", "warns"), [(2**60, True), (1, False)])
+def test_little_shared_memory_is_said(
+    settings_with: Settings,
+    fake_server: FakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    enough: int,
+    warns: bool,
+) -> None:
+    monkeypatch.setattr(server_process, "ENOUGH_SHARED_MEMORY", enough)
+    said: list[str] = []
+    with ServerProcess(settings_with(tritonserver=fake_server()), said.append):
+        assert any(line.startswith("warning: /dev/shm has") for line in said) is warns
+
+
 def test_stop_is_harmless_twice_and_before_the_start(
     settings_with: Settings, fake_server: FakeServer
 ) -> None:

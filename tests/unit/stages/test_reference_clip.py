@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from fakes.ensemble import InProcessServer
 from oracles.diffusers_pipeline import ReferenceClip, ReferencePipeline
 

@@ -1,7 +1,6 @@
 """The shell around a stage: loading, one response per request, errors, cancellation, `jobs`."""
 
 import json
-import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -148,16 +147,6 @@ def test_an_unexpected_load_error_is_logged_with_its_traceback() -> None:
     with pytest.raises(KeyError):
         stage_model(Broken)().initialize(arguments("audio_decoder"))
     assert "Traceback" in logged("error")
-
-
-def test_torch_threads_are_set_only_where_torch_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: list[int] = []
-    fake_torch = types.SimpleNamespace(set_num_threads=counts.append)
-    parameters = StageConfig(cpu_threads=3).parameters()
-    monkeypatch.setitem(__import__("sys").modules, "torch", fake_torch)
-    stage_model(Single)().initialize(arguments("audio_decoder", parameters))
-    stage_model(Single)().initialize(arguments("audio_decoder"))
-    assert counts == [3]
 
 
 def test_an_answer_becomes_tensors(told: list[dict]) -> None:

@@ -78,6 +78,12 @@ def test_the_servers_own_errors_name_the_model() -> None:
         BlsCaller()("jobs", REQUEST, ["ANSWER"])
 
 
+def test_a_stopping_server_is_worth_another_try_later() -> None:
+    fail_with("Model dit_fl2va - Error when running inference: Server not ready")
+    with pytest.raises(errors.CapacityError, match="the server is stopping"):
+        BlsCaller()("dit_fl2va", REQUEST, ["STATE"])
+
+
 def test_a_call_that_cannot_be_made_is_a_remote_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(request: pb_utils.InferenceRequest) -> None:
         raise pb_utils.TritonModelException("no such model")

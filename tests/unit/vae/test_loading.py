@@ -81,8 +81,8 @@ def test_only_the_decoder_halves_are_in_memory(tiny_checkpoint):
     video = load_video_vae(manifest, CPU, torch.float32)
     assert not any(tensor.is_meta for tensor in video._decoder.parameters())
     audio = load_audio_vae(manifest, CPU)
-    names = {name.split(".")[0] for name, _ in audio._module.named_parameters()}
-    assert names == {"decoder", "dec_in_proj"}
+    parts = (audio._decode._dec_in_proj, audio._decode._conv_pre, *audio._decode._ups)
+    assert not any(tensor.is_meta for part in parts for tensor in part.parameters())
 
 
 def test_the_decode_dtype_on_a_cpu_is_fp32_and_the_log_says_so(tiny_checkpoint, caplog):
@@ -150,7 +150,7 @@ def test_a_damaged_video_vae_is_refused_by_name(tiny_checkpoint, tmp_path, damag
 def test_statistics_come_from_the_checkpoint(tiny_checkpoint, tmp_path, video_latents):
     copy = tmp_path / "FL2VA"
     shutil.copytree(tiny_checkpoint / "FL2VA", copy)
-    scale_statistics(copy / "video_vae" / "config.json", 2.0)
+    change_config(copy / "video_vae" / "config.json", doubled_std)
     original, scaled = (
         load_video_vae(identify(folder, "fl2va"), CPU, torch.float32)
         for folder in (tiny_checkpoint, copy)
@@ -160,7 +160,18 @@ def test_statistics_come_from_the_checkpoint(tiny_checkpoint, tmp_path, video_la
     assert not np.array_equal(halves, next(scaled.decode_clips(video_latents)))
 
 
-def scale_statistics(path: Path, factor: float) -> None:
-    config = json.loads(path.read_text())
-    config["latents_std"] = [factor * value for value in config["latents_std"]]
-    path.write_text(json.dumps(config))
+@pytest.mark.parametrize(("key", "value"), [("vae_tile_size", 128), ("vae_tile_overlap_min", 32)])
+def test_a_release_for_other_tiles_is_refused(tiny_checkpoint, tmp_path, key, value):
+    copy = tmp_path / "FL2VA"
+    shutil.copytree(tiny_checkpoint / "FL2VA", copy)
+    change_config(copy / "video_vae" / "config.json", lambda config: config | {key: value})
+    with pytest.raises(CheckpointError, match=f"{key} {value} is not legal; legal: "):
+        load_video_vae(identify(copy, "fl2va"), CPU, torch.float32)
+
+
+def change_config(path: Path, change) -> None:
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+def doubled_std(config: dict) -> dict:
+    return config | {"latents_std": [2 * value for value in config["latents_std"]]}

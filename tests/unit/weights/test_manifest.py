@@ -207,7 +207,7 @@ def test_the_digest_follows_the_content(editable, tiny_checkpoint: Path) -> None
     assert identify(editable.root, "fl2va").digest == before
     editable.edit("transformer", lambda tensors: None)
     rewritten = identify(editable.root, "fl2va").digest
-    editable.edit("transformer", lambda tensors: tensors["audio_patch_proj.bias"].add_(1))
+    editable.edit("transformer", lambda tensors: tensors["blocks.1.norm2.weight"].add_(1))
     changed = identify(editable.root, "fl2va").digest
     assert len({before, rewritten, changed}) == 3
     editable.edit_json(

@@ -80,13 +80,14 @@ def test_a_file_that_shrank_after_its_header_was_read(shard: Path) -> None:
         read_tensor(file, "a")
 
 
-def test_the_fingerprint_sees_the_payload(shard: Path) -> None:
-    before = read_file(shard).fingerprint
-    assert read_file(shard).fingerprint == before
+@pytest.mark.parametrize("name", ["a", "b", "scalar"])
+def test_the_fingerprint_sees_every_tensor(shard: Path, name: str) -> None:
+    before = read_file(shard)
+    assert read_file(shard).fingerprint == before.fingerprint
     content = bytearray(shard.read_bytes())
-    content[-1] ^= 1
+    content[before.tensors[name].begin] ^= 1
     shard.write_bytes(bytes(content))
-    assert read_file(shard).fingerprint != before
+    assert read_file(shard).fingerprint != before.fingerprint
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
