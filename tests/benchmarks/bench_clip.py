@@ -18,12 +18,16 @@ from pathlib import Path
 import torch
 
 from h3_client.client import H3Client
+from minimax_h3.core.config import StageConfig
 from minimax_h3.media.h264 import VideoStreamEncoder
 from minimax_h3.media.mp4 import mux
 from minimax_h3.serve.server_process import ServerProcess
-from tests.oracles.diffusers_pipeline import ReferencePipeline
+from minimax_h3.serve.settings import ServeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+from oracles.diffusers_pipeline import ReferencePipeline  # noqa: E402  # a test folder, no package
+
 REQUEST = {"width": 64, "height": 64, "num_frames": 124}
 PROMPT = "a red ball bounces on a blue floor"
 
@@ -41,9 +45,16 @@ def measure(checkpoint: Path, runs: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         converted = Path(folder) / "diffusers"
         convert = ["build_engines", "convert", str(checkpoint), str(converted), "--to", "diffusers"]
-        subprocess.run([sys.executable, "-m", *convert], check=True, cwd=ROOT)
+        subprocess.run([sys.executable, "-m", *convert], check=True, cwd=ROOT, capture_output=True)
         pipeline = ReferencePipeline(converted)
-        with ServerProcess(checkpoint=checkpoint, run_dir=Path(folder) / "run") as server:
+        settings = ServeSettings(
+            stage=StageConfig(checkpoint_dir=str(checkpoint)),
+            run_dir=Path(folder) / "run",
+            http_port=0,
+            grpc_port=0,
+            metrics_port=0,
+        )
+        with ServerProcess(settings) as server:
             client = H3Client(server.grpc_url)
             ours, theirs, stages = [], [], {}
             for run in range(-1, runs):

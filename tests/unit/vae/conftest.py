@@ -102,6 +102,12 @@ def audio_vae800() -> AutoencoderKLMiniMaxH3Audio:
     return build_audio_vae(encoder_rates=(2, 4, 4, 5, 5))
 
 
+@pytest.fixture(scope="session")
+def audio_vae800_fp64() -> AutoencoderKLMiniMaxH3Audio:
+    """The weights of `audio_vae800`, widened."""
+    return build_audio_vae(encoder_rates=(2, 4, 4, 5, 5)).double()
+
+
 @pytest.fixture
 def random_latents() -> Callable[[int, int, int, int], np.ndarray]:
     def make(channels: int, frames: int, height: int, width: int, seed: int = 7) -> np.ndarray:

@@ -24,7 +24,7 @@ def reference_wave(module, latents: np.ndarray) -> np.ndarray:
     std = torch.tensor(module.config.latents_std).view(1, -1, 1)
     with torch.inference_mode():
         wave = module.decode(torch.from_numpy(latents) * std + mean, return_dict=False)[0]
-    return wave.float().permute(1, 0, 2)[0].numpy()
+    return wave.permute(1, 0, 2)[0].numpy()
 
 
 @pytest.mark.parametrize("audio_latents", [1, 5, 207])
@@ -47,10 +47,14 @@ def test_released_hop_gives_800_samples_a_latent(audio_vae800, frames, audio_lat
     assert (wave.shape, wave.dtype) == ((2, samples), np.float32)
 
 
-def test_released_hop_equals_diffusers(audio_vae800):
+def test_released_hop_is_as_near_fp64_as_diffusers(audio_vae800, audio_vae800_fp64):
+    # Seven random stages amplify the last bit to 1e-3 in any order of summing, so both are judged
+    # by the same decode in fp64.
     latents = noise(40)
-    wave = decoder(audio_vae800).decode(latents)
-    assert np.abs(wave - reference_wave(audio_vae800, latents)).max() <= TOLERANCE
+    exact_wave = reference_wave(audio_vae800_fp64, latents.astype(np.float64))
+    reference_error = np.abs(reference_wave(audio_vae800, latents) - exact_wave).max()
+    error = np.abs(decoder(audio_vae800).decode(latents) - exact_wave).max()
+    assert 0 < error <= 2 * reference_error
 
 
 def test_channels_are_independent_items(audio_vae4):
