@@ -92,7 +92,9 @@ class AudioDecoder:
         if self._device.type != "cpu":
             return self._run_items(latents)
         with ThreadPoolExecutor(AUDIO_CHANNELS) as pool:
-            return np.concatenate(list(pool.map(self._run_items, latents.split(1))))
+            return np.concatenate(
+                list(pool.map(self._run_items, torch.tensor_split(latents, AUDIO_CHANNELS)))
+            )
 
     @torch.inference_mode()
     def _run_items(self, latents: Tensor) -> Wave:
