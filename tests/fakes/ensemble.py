@@ -16,6 +16,8 @@ from fakes import pb_utils
 from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
+from minimax_h3.core.contracts import ENSEMBLE_STEPS, MODELS
+
 pb_utils.install()
 
 ModelConfig = model_config_pb2.ModelConfig
@@ -221,3 +223,23 @@ def _find_fault(request: pb_utils.InferenceRequest, config: ModelConfig) -> str:
         ):
             return f"unexpected shape for input '{name}' for model '{config.name}'. Got {shape}"
     return ""
+
+
+def run_stage_by_stage(checkpoint: Path, request: Arrays, **parameters: str) -> Arrays:
+    """Serve one request model after model, in the ensemble's order.
+
+    Args:
+        checkpoint: absolute checkpoint folder.
+        request: the client's inputs.
+        parameters: other parameters of every model.
+
+    Returns:
+        Every tensor of the request, ensemble-internal ones included.
+    """
+    tensors = dict(request)
+    repository = Path(__file__).resolve().parents[2] / "model_repository"
+    with InProcessServer(repository, {"checkpoint_dir": str(checkpoint), **parameters}) as server:
+        for model in ENSEMBLE_STEPS:
+            names = [spec.name for spec in MODELS[model].inputs if spec.name in tensors]
+            tensors |= server.infer(model, {name: tensors[name] for name in names})
+    return tensors

@@ -6,32 +6,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fakes.ensemble import InProcessServer
+from fakes.ensemble import run_stage_by_stage
 
-from minimax_h3.core.contracts import ENSEMBLE_STEPS, MODELS
+from minimax_h3.denoise.session import DenoiseSession
 from minimax_h3.media.check import Expectation, check_mp4
 
-REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 WIDTH, HEIGHT, FRAMES = 320, 288, 124  # several tiles each way
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
+REQUEST = {
+    "PROMPT": np.array([b"a red ball bounces"], dtype=object),
+    "WIDTH": np.array([WIDTH], np.int32),
+    "HEIGHT": np.array([HEIGHT], np.int32),
+    "NUM_FRAMES": np.array([FRAMES], np.int32),
+    "RETURN_FRAMES": np.array([True]),
+}
+
+
 def serve(checkpoint: Path, **config: str) -> dict[str, np.ndarray]:
-    """Every tensor of one request, ensemble-internal ones included."""
-    tensors = {
-        "PROMPT": np.array([b"a red ball bounces"], dtype=object),
-        "WIDTH": np.array([WIDTH], np.int32),
-        "HEIGHT": np.array([HEIGHT], np.int32),
-        "NUM_FRAMES": np.array([FRAMES], np.int32),
-        "NUM_INFERENCE_STEPS": np.array([50], np.int32),
-        "RETURN_FRAMES": np.array([True]),
-    }
-    with InProcessServer(REPOSITORY, {"checkpoint_dir": str(checkpoint), **config}) as server:
-        for model in ENSEMBLE_STEPS:
-            inputs = [spec.name for spec in MODELS[model].inputs if spec.name in tensors]
-            tensors |= server.infer(model, {name: tensors[name] for name in inputs})
-    return tensors
+    return run_stage_by_stage(checkpoint, REQUEST, **config)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +68,6 @@ def test_auto_takes_the_gpu_and_bf16(tiny_checkpoint: Path) -> None:
 
 def test_the_step_loop_never_waits_for_the_device(tiny_checkpoint: Path) -> None:
     # Any synchronising call inside a step raises in this mode.
-    from minimax_h3.denoise.session import DenoiseSession
-
     plain = DenoiseSession.step
 
     def watched(self: DenoiseSession, index: int) -> None:

@@ -63,3 +63,20 @@ def test_a_job_survives_the_death_of_jobs(server_with) -> None:
         (pid,) = server.stub_pids("jobs")
         os.kill(pid, signal.SIGKILL)
         assert running.result().mp4[0][4:8] == b"ftyp"
+
+
+def test_a_dead_dit_is_an_error_and_not_a_hang(server_with) -> None:
+    server = server_with(test_step_delay_ms=100)
+    client = H3Client(server.grpc_url)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(H3Client(server.grpc_url).generate, "p", request_id="j", **SMALL)
+        wait_for(client, "j", "denoiser")
+        (pid,) = server.stub_pids("dit_fl2va")
+        os.kill(pid, signal.SIGKILL)
+        began = time.monotonic()
+        with pytest.raises(H3ClientError, match="dit_fl2va"):
+            running.result()
+        assert time.monotonic() - began < 5
+    assert client.job("j")["state"] == "failed"
+    assert client.job("j")["error"]["stage"] == "denoiser"
+    assert client.ping()["active"] == 0

@@ -9,12 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes.ensemble import InProcessServer
+from fakes.ensemble import run_stage_by_stage
 from oracles.diffusers_pipeline import ReferenceClip, ReferencePipeline
 
-from minimax_h3.core.contracts import ENSEMBLE_STEPS, MODELS
-
-REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 WIDTH, HEIGHT, FRAMES, SEED = 96, 64, 124, 11
 PROMPT = "a red ball bounces on a blue floor"
 LATENT_TOLERANCE = 1e-4  # fp32, 49 forwards
@@ -27,23 +24,19 @@ def reference(tiny_diffusers_checkpoint: Path) -> ReferenceClip:
     return pipeline.generate(PROMPT, WIDTH, HEIGHT, FRAMES, num_points=50, seed=SEED)
 
 
+REQUEST = {
+    "PROMPT": np.array([PROMPT.encode()], dtype=object),
+    "WIDTH": np.array([WIDTH], np.int32),
+    "HEIGHT": np.array([HEIGHT], np.int32),
+    "NUM_FRAMES": np.array([FRAMES], np.int32),
+    "SEED": np.array([SEED], np.int64),
+    "RETURN_FRAMES": np.array([True]),
+    "OPTIONS": np.array([b'{"noise_recipe": "single_stream"}'], dtype=object),
+}
+
+
 def ours(checkpoint: Path, **config: str) -> dict[str, np.ndarray]:
-    """Every tensor of one request, ensemble-internal ones included."""
-    tensors = {
-        "PROMPT": np.array([PROMPT.encode()], dtype=object),
-        "WIDTH": np.array([WIDTH], np.int32),
-        "HEIGHT": np.array([HEIGHT], np.int32),
-        "NUM_FRAMES": np.array([FRAMES], np.int32),
-        "SEED": np.array([SEED], np.int64),
-        "RETURN_FRAMES": np.array([True]),
-        "OPTIONS": np.array([b'{"noise_recipe": "single_stream"}'], dtype=object),
-    }
-    parameters = {"checkpoint_dir": str(checkpoint), "device": "cpu", **config}
-    with InProcessServer(REPOSITORY, parameters) as server:
-        for model in ENSEMBLE_STEPS:
-            inputs = [spec.name for spec in MODELS[model].inputs if spec.name in tensors]
-            tensors |= server.infer(model, {name: tensors[name] for name in inputs})
-    return tensors
+    return run_stage_by_stage(checkpoint, REQUEST, device="cpu", **config)
 
 
 @pytest.fixture(scope="module")
