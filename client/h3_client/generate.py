@@ -2,12 +2,16 @@
 
 import argparse
 import json
+import signal
 import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from h3_client.client import GenerationResult, H3Client
@@ -66,15 +70,14 @@ def run(args: argparse.Namespace) -> int:
     alias = uuid.uuid4().hex
     view = progress_view(sys.stderr, quiet=args.quiet)
     finished: Future[GenerationResult] = Future()
-    with connect(args) as client:
+    with connect(args) as client, _ctrl_c() as interrupted:
         try:
             _start(finished, client, fields, alias)
-            _watch(finished, client, alias, view)
-        except KeyboardInterrupt:
-            view.close()
-            return _cancel(finished, client, alias)
+            _watch(finished, client, alias, view, interrupted)
         finally:
             view.close()
+        if interrupted.is_set():
+            return _cancel(finished, client, alias)
     result = finished.result()
     if len(result.mp4) != len(paths):
         message = f"the server sent {len(result.mp4)} clips; asked for {len(paths)}"
@@ -134,18 +137,43 @@ def _start(
     threading.Thread(target=work, name="generate", daemon=True).start()
 
 
+@contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; the second one leaves at once.
+
+    A KeyboardInterrupt surfaces wherever the interpreter happens to be, and is lost in a callback.
+    """
+    interrupted = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+
+    previous = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
 def _watch(
-    finished: Future[GenerationResult], client: H3Client, alias: str, view: ProgressView
+    finished: Future[GenerationResult],
+    client: H3Client,
+    alias: str,
+    view: ProgressView,
+    interrupted: threading.Event,
 ) -> None:
     """Show progress until the request is answered. Lost progress never ends a request."""
-    while not _is_done(finished, POLL_S):
+    while not interrupted.is_set() and not _is_done(finished, POLL_S):
         try:
             progress = JobProgress.of(client.job(alias))
         except H3ClientError:
             continue
         if progress is not None:
             view.show(progress)
-    if finished.exception() is None:
+    if finished.done() and finished.exception() is None:
         view.show(DONE)
 
 

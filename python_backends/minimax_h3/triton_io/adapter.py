@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from minimax_h3.core.config import parse_parameters
-from minimax_h3.core.contracts import MODELS, ModelSpec
+from minimax_h3.core.contracts import ENSEMBLE_STEPS, MODELS, ModelSpec
 from minimax_h3.core.errors import CancelledError, H3Error
 from minimax_h3.stages.base import (
     BatchStage,
@@ -76,8 +76,9 @@ class StageModel:
         self._log.info("unloaded")
 
     def _admit(self, request: Any) -> StageRequest:
-        # Triton still calls a step that was scheduled after its client had gone.
-        if request.is_cancelled():
+        # Triton still calls a step that was scheduled after its client had gone. Asking is a round
+        # trip to the server; a call from another model (BLS) is never cancelled, so is not asked.
+        if self._spec.name in ENSEMBLE_STEPS and request.is_cancelled():
             raise CancelledError("the client cancelled the request")
         return StageRequest(
             read_inputs(request, self._spec), request.request_id(), request.is_cancelled
