@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from minimax_h3.core.errors import InvalidRequestError, UnknownSessionError
@@ -81,7 +82,14 @@ class SessionTable:
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
         self._lock = threading.Lock()
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prepare-session")
+        # One OpenMP thread: a second team beside the steps' own would oversubscribe the cores, and
+        # OpenMP then puts every thread to sleep between two operations.
+        self._worker = ThreadPoolExecutor(
+            max_workers=1,
+            thread_name_prefix="prepare-session",
+            initializer=torch.set_num_threads,
+            initargs=(1,),
+        )
         self.started = 0
         self.ended = 0
         self.dropped = 0

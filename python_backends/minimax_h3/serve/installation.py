@@ -13,6 +13,11 @@ from minimax_h3.core.errors import BackendUnavailableError
 BACKEND_FILES = ("libtriton_python.so", "triton_python_backend_utils.py")
 STUB = "triton_python_backend_stub"
 
+# OpenMP threads spin while they wait, by default for milliseconds, and so take the cores from the
+# other models' processes. This short, they still catch the next small operation of their own.
+SPIN_COUNT = "3000"
+OPENMP_WAITING = frozenset({"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"})  # the operator's own choice
+
 
 @dataclass(frozen=True, slots=True)
 class Installation:
@@ -32,8 +37,9 @@ class Installation:
         """Variables to set on top of `inherited`."""
         # A stub takes the first python3 of PATH as its prefix: it must be this interpreter's.
         path = ":".join(filter(None, (str(Path(sys.executable).parent), inherited.get("PATH"))))
-        # The stubs share the cores: a pool that spins while it waits takes them from the others.
-        changes = {"PATH": path, "OMP_WAIT_POLICY": inherited.get("OMP_WAIT_POLICY", "PASSIVE")}
+        changes = {"PATH": path}
+        if not OPENMP_WAITING & inherited.keys():
+            changes["GOMP_SPINCOUNT"] = SPIN_COUNT
         if self.library_path:
             libraries = filter(None, (*self.library_path, inherited.get("LD_LIBRARY_PATH")))
             changes["LD_LIBRARY_PATH"] = ":".join(libraries)

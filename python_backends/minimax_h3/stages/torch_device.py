@@ -1,5 +1,6 @@
 """Which device and dtype a stage computes on: chosen once at load, logged, reported."""
 
+import ctypes
 import logging
 import os
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ import torch
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.errors import BackendUnavailableError
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc malloc.h
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -53,6 +55,8 @@ def choose_placement(config: StageConfig, log: logging.Logger, beside: int = 0) 
             )
     default = "bf16" if device.type == "cuda" else "fp32"
     dtype = _DTYPES[default if config.dtype == "auto" else config.dtype]
+    if device.type == "cpu":
+        _keep_freed_memory(log)
     threads = config.cpu_threads or max(1, len(os.sched_getaffinity(0)) // (1 + beside))
     torch.set_num_threads(threads)
     log.info("%d CPU threads (asked %d)", threads, config.cpu_threads)
@@ -60,3 +64,18 @@ def choose_placement(config: StageConfig, log: logging.Logger, beside: int = 0) 
         "device %s (asked %s), dtype %s (asked %s)", device, config.device, dtype, config.dtype
     )
     return Placement(device, dtype)
+
+
+def _keep_freed_memory(log: logging.Logger) -> None:
+    """Keep freed blocks in the process instead of giving them back after every operation.
+
+    A step allocates and frees the same activations again; by default the C library returns them to
+    the kernel each time, and faulting the pages in anew took a third of a small step.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        log.info("this C library has no mallopt; freed memory goes back to the system")
+        return
+    for option, size in ((_M_MMAP_THRESHOLD, 32 * 1024**2), (_M_TRIM_THRESHOLD, 256 * 1024**2)):
+        if not mallopt(option, size):
+            log.warning("mallopt(%d, %d) was refused", option, size)

@@ -107,7 +107,7 @@ def test_a_named_server_keeps_its_own_backends_and_libraries(
     # The models must run on the Python that this package is installed in.
     assert launch.environment == {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin",
-        "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_SPINCOUNT": "3000",
     }
 
 
