@@ -13,9 +13,9 @@ from minimax_h3.core.errors import CheckpointError
 from minimax_h3.vae.audio_decoder import AudioDecoder
 from minimax_h3.vae.tiling import MIN_OVERLAP_PIXELS, TILE_PIXELS
 from minimax_h3.vae.video_decoder import VideoDecoder
-from minimax_h3.weights.key_maps import KeyMap, unchanged, video_vae_from_official
+from minimax_h3.weights.key_maps import KeyMap, unchanged, video_vae_keys
 from minimax_h3.weights.loader import build_on_meta, load_weights
-from minimax_h3.weights.manifest import OFFICIAL, CheckpointManifest
+from minimax_h3.weights.manifest import CheckpointManifest
 from minimax_h3.weights.vae_config import Arguments, audio_vae_arguments, video_vae_arguments
 
 _LOG = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def load_video_vae(
         module,
         manifest,
         "video_vae",
-        _video_keys(manifest, arguments),
+        video_vae_keys(manifest),
         _VIDEO_ENCODER,
         device,
         lambda name: _dtype_of(name, decode_dtype),
@@ -101,17 +101,6 @@ def _decode_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
 
 def _dtype_of(name: str, decode_dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if _FP32_PARTS.intersection(name.split(".")) else decode_dtype
-
-
-def _video_keys(manifest: CheckpointManifest, arguments: Arguments) -> KeyMap:
-    if manifest.layout != OFFICIAL:
-        return unchanged()
-    heads, head_dim = (
-        arguments[f"decoder_{name}"] for name in ("num_attention_heads", "attention_head_dim")
-    )
-    assert isinstance(heads, int)
-    assert isinstance(head_dim, int)
-    return video_vae_from_official(heads, heads * head_dim)
 
 
 def _statistics(arguments: Arguments) -> tuple[Sequence[float], Sequence[float]]:
