@@ -103,7 +103,7 @@ def test_a_full_server_refuses_at_once_and_loses_nothing(server_with) -> None:
         began = time.perf_counter()
         with pytest.raises(H3ClientError) as refusal:
             client.generate("p", **SMALL)
-        assert time.perf_counter() - began < 0.2
+        assert time.perf_counter() - began < 0.5
         assert refusal.value.status == "UNAVAILABLE"
         assert "2 jobs are active" in str(refusal.value)
         assert all(job.result().mp4 for job in running)
