@@ -74,7 +74,7 @@ def test_plain_http_status_and_text(server) -> None:
     with pytest.raises(urllib.error.HTTPError) as refusal:
         urllib.request.urlopen(request)
     assert refusal.value.code == 400
-    assert "fps: 30 is not legal; legal: 24" in json.load(refusal.value)["error"]
+    assert "fps: 30.0 is not legal; legal: 24" in json.load(refusal.value)["error"]
 
 
 def test_an_unknown_tensor_is_refused_by_name(server) -> None:
@@ -121,3 +121,23 @@ def test_a_request_id_in_use_is_refused(server_with) -> None:
             H3Client(server.grpc_url).generate("p", request_id="mine", **SMALL)
         running.result()
     client.generate("p", request_id="mine", **SMALL)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"inputs":[{"name":"PROMPT","datatype":"BYTES","shape":[1],"data":["%s"]}]}'
+        % (b"x" * 20_000_000),
+        b'{"inputs":' + b"[" * 1_000_000,
+        b'{"inputs":[{"name":"PROMPT","datatype":"BYTES","shape":[1],"data":["p"]},'
+        b'{"name":"OPTIONS","datatype":"BYTES","shape":[1],"data":["{\\"\\\\ud800\\":1}"]}]}',
+    ],
+    ids=["20 MB", "a million brackets", "a field name that is half a character"],
+)
+def test_hostile_bodies_are_refused_and_the_server_lives(server, body: bytes) -> None:
+    request = urllib.request.Request(f"http://{server.http_url}/v2/models/minimax_h3/infer", body)
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        urllib.request.urlopen(request)
+    assert refusal.value.code in (400, 500)  # 500 is Triton's own answer to broken JSON
+    assert "Traceback" not in refusal.value.read().decode()
+    assert H3Client(server.grpc_url).ping()["active"] == 0

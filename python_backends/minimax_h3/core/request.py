@@ -25,8 +25,10 @@ MIN_STEPS, MAX_STEPS, DEFAULT_STEPS = 2, 200, 50
 MAX_OUTPUTS = 10
 MAX_SEED = 2**63 - 1
 MAX_PROMPT_BYTES = 32_768
+MAX_PROMPT_TOKENS = 8192  # attention is quadratic in them, and the encoder serves one at a time
 MAX_OPTIONS_BYTES = 65_536
-MAX_FLOW_SHIFT = 100.0
+MIN_FLOW_SHIFT, MAX_FLOW_SHIFT = 0.01, 100.0
+SHIFT_LEGAL = f"{MIN_FLOW_SHIFT:g}..{MAX_FLOW_SHIFT:g}"
 DEFAULT_SEED = 42
 DEFAULT_RATIO = "16:9"
 NOISE_RECIPES = ("per_stream", "single_stream")
@@ -49,8 +51,12 @@ class Field:
 
 FIELDS = MappingProxyType(
     {
-        "prompt": Field(str, f"1..{MAX_PROMPT_BYTES} bytes of UTF-8, not blank", "what to make"),
-        "task": Field(str, "one of " + ", ".join(TASKS), "inferred from the inputs", "inferred"),
+        "prompt": Field(
+            str,
+            f"1..{MAX_PROMPT_BYTES} bytes of UTF-8, up to {MAX_PROMPT_TOKENS} tokens, not blank",
+            "what to make",
+        ),
+        "task": Field(str, "one of " + ", ".join(TASKS), "only t2va is served so far", "inferred"),
         "width": Field(int, "multiple of 32, with height", "canvas width, pixels", "by ratio"),
         "height": Field(int, "multiple of 32, with width", "canvas height, pixels", "by ratio"),
         "aspect_ratio": Field(
@@ -69,12 +75,8 @@ FIELDS = MappingProxyType(
         "num_outputs": Field(int, f"1..{MAX_OUTPUTS}", "clips; clip i uses seed + i", "1"),
         "fps": Field(float, "24", "the model's only frame rate", "24"),
         "return_frames": Field(bool, "true or false", "also fill the FRAMES output", "false"),
-        "flow_shift": Field(
-            float, f"above 0, up to {MAX_FLOW_SHIFT:g}", "video sigma shift", "checkpoint's, 12"
-        ),
-        "audio_flow_shift": Field(
-            float, f"above 0, up to {MAX_FLOW_SHIFT:g}", "audio sigma shift", "checkpoint's, 3"
-        ),
+        "flow_shift": Field(float, SHIFT_LEGAL, "video sigma shift", "checkpoint's, 12"),
+        "audio_flow_shift": Field(float, SHIFT_LEGAL, "audio sigma shift", "checkpoint's, 3"),
         "noise_recipe": Field(
             str, "one of " + ", ".join(NOISE_RECIPES), "how noise is drawn", "per_stream"
         ),
@@ -103,7 +105,9 @@ MEANINGLESS_FIELDS = frozenset(
 
 
 def _refuse(field: str, value: object, legal: str) -> InvalidRequestError:
-    shown = repr(value) if not isinstance(value, float) else f"{value:g}"
+    # A float32 tensor's 3.9 is 3.9000000953674316, which nobody wrote; a whole float shows as one.
+    short = isinstance(value, float) and not value.is_integer()
+    shown = f"{value:g}" if short else repr(value)
     return InvalidRequestError(f"{field}: {shown[:200]} is not legal; legal: {legal}")
 
 
@@ -227,6 +231,8 @@ def _known(raw: Mapping[str, object]) -> Mapping[str, object]:
 def _prompt(given: Mapping[str, object]) -> str:
     prompt = given.get("prompt")
     legal = FIELDS["prompt"].legal
+    if prompt is None:
+        raise InvalidRequestError(f"prompt: absent; legal: {legal}")
     if not isinstance(prompt, str) or not prompt.strip():
         raise _refuse("prompt", prompt, legal)
     try:
@@ -258,7 +264,7 @@ def _shift(given: Mapping[str, object], name: str) -> float | None:
     value = given.get(name)
     if value is None:
         return None
-    if not isinstance(value, float) or not 0.0 < value <= MAX_FLOW_SHIFT:
+    if not isinstance(value, float) or not MIN_FLOW_SHIFT <= value <= MAX_FLOW_SHIFT:
         raise _refuse(name, value, FIELDS[name].legal)
     return value
 

@@ -22,6 +22,11 @@ _LEVEL_FLAGS = {
 SHARED_MEMORY = Path("/dev/shm")  # where the Python backend puts its regions
 
 
+# tritonserver 2.51 parses an HTTP body on the stack of a thread, about two bytes for each of the
+# body's, and the usual 8 MiB end at 4.5 MB: one large request would crash the server.
+STACK_BYTES = 512 * 1024**2
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Everything that a start needs, laid out on disk.
@@ -56,7 +61,8 @@ class Launch:
             f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()
         ]
         command = " \\\n  ".join(shlex.quote(word) for word in self.command)
-        return "\n".join([*exports, f"exec {command}"])
+        stack = f"ulimit -s {STACK_BYTES // 1024} || ulimit -s $(ulimit -Hs)"
+        return "\n".join([*exports, stack, f"exec {command}"])
 
     def remove_shared_memory(self) -> None:
         """Remove the regions that a killed server leaves behind."""

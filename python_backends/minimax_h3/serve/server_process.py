@@ -4,17 +4,19 @@ import http
 import http.client
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from minimax_h3.core.contracts import ENSEMBLE, MODELS
 from minimax_h3.core.errors import H3Error
-from minimax_h3.serve.launch import SHARED_MEMORY, Launch, prepare_launch
+from minimax_h3.serve.launch import SHARED_MEMORY, STACK_BYTES, Launch, prepare_launch
 from minimax_h3.serve.server_log import error_lines, loaded_models
 from minimax_h3.serve.settings import ServeSettings, check_settings
 
@@ -118,7 +120,7 @@ class ServerProcess:
                 f"warning: {SHARED_MEMORY} has {free / 2**20:.0f} MiB free; a large request fails "
                 f"below {ENOUGH_SHARED_MEMORY / 2**20:.0f} MiB (Docker: --shm-size=8g)"
             )
-        with self._launch.log_file.open("wb") as log:
+        with self._launch.log_file.open("wb") as log, _large_stack():
             # A group of its own: Ctrl-C reaches only us, and stubs can be ended with the server.
             self._process = subprocess.Popen(  # our own command line
                 self._launch.command,
@@ -248,3 +250,16 @@ class ServerProcess:
         whole = self.launch.facts_file.with_suffix(".part")
         whole.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         whole.replace(self.launch.facts_file)  # a reader never sees half of it
+
+
+@contextmanager
+def _large_stack() -> Iterator[None]:
+    """Start children with `STACK_BYTES` of stack, or with what the hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    wanted = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))

@@ -92,6 +92,12 @@ def check_settings(settings: ServeSettings) -> ServeSettings:
         shim = settings.model_repository / name / "1" / "model.py"
         if not shim.is_file():
             raise ConfigError(f"model-repository: {shim} is missing; legal: this project's own")
+    run_dir = str(settings.run_dir.absolute())
+    if any(character.isspace() for character in run_dir):
+        raise ConfigError(
+            f"run-dir: {run_dir!r} is not legal; legal: a path without white space, because "
+            "tritonserver starts its models through a shell"
+        )
     check_start(settings.stage, logging.getLogger(__name__))
     identify(settings.checkpoint, settings.stage.task_type)
     ports = _definite_ports(settings)

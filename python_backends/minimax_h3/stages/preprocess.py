@@ -14,7 +14,7 @@ from minimax_h3.core.constants import TASK_T2VA
 from minimax_h3.core.contracts import REQUEST_INPUTS, ROUTES
 from minimax_h3.core.errors import H3Error, InvalidRequestError, NotAvailableError
 from minimax_h3.core.plan import Plan, build_plan, packed_rows
-from minimax_h3.core.request import GenerationRequest, parse_options
+from minimax_h3.core.request import MAX_PROMPT_TOKENS, GenerationRequest, parse_options
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 from minimax_h3.stages.job_client import JobClient, job_facts
 from minimax_h3.text.presentation import present_t2va
@@ -151,8 +151,12 @@ def check_budgets(generation: GenerationRequest, text_rows: int, max_packed_rows
     """Refuse what would not fit, before any work.
 
     Raises:
-        InvalidRequestError: too many packed rows, or more raw frames than may be returned.
+        InvalidRequestError: too many tokens, packed rows, or raw frames to return.
     """
+    if text_rows > MAX_PROMPT_TOKENS:
+        raise InvalidRequestError(
+            f"prompt: {text_rows} tokens are not legal; legal: up to {MAX_PROMPT_TOKENS}"
+        )
     size = f"{generation.width}x{generation.height}, {generation.num_frames} frames"
     rows = packed_rows(generation, text_rows)
     if rows > max_packed_rows:

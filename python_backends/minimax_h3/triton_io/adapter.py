@@ -23,7 +23,7 @@ from minimax_h3.stages.base import (
 )
 from minimax_h3.triton_io.bls import BlsCaller, encode_error
 from minimax_h3.triton_io.tensors import read_inputs, write_outputs
-from minimax_h3.triton_io.triton_log import logger_for
+from minimax_h3.triton_io.triton_log import logger_for, printable
 
 # Read by the Python backend itself before it starts the model.
 BACKEND_PARAMETERS = frozenset({"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
@@ -116,7 +116,7 @@ class StageModel:
             self._log.error("%s: unexpected error", who, exc_info=outcome)
         if job_id:
             self._tell_jobs(job_id, kind, message)
-        text = encode_error(request, kind, message)
+        text = printable(encode_error(request, kind, message))
         return pb_utils.InferenceResponse(
             error=pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
         )

@@ -7,12 +7,17 @@ import triton_python_backend_utils as pb_utils
 PACKAGE_LOGGER = "minimax_h3"
 
 
+def printable(text: str) -> str:
+    """The text with what UTF-8 cannot hold escaped: Triton's functions refuse lone surrogates."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 class TritonLogHandler(logging.Handler):
     """Hands each record to Triton's logger, at Triton's level of the same meaning."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log one record; a multi-line traceback stays one entry."""
-        text = self.format(record)
+        text = printable(self.format(record))
         if record.levelno >= logging.ERROR:
             pb_utils.Logger.log_error(text)
         elif record.levelno >= logging.WARNING:

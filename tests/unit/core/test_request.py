@@ -76,6 +76,7 @@ def test_lengths_align_up(fields: dict[str, object], frames: int) -> None:
 # field that must be named, request, part of the legal range that must be told
 REFUSED = [
     ("prompt", {"prompt": ""}, "not blank"),
+    ("prompt", {"prompt": None}, "absent"),
     ("prompt", {"prompt": " \n\t"}, "not blank"),
     ("prompt", {"prompt": ["a"]}, "not blank"),
     ("prompt", {"prompt": "x" * 32_769}, "1..32768 bytes"),
@@ -113,8 +114,10 @@ REFUSED = [
     ("fps", {"fps": 30}, "24"),
     ("fps", {"fps": 23.976}, "24"),
     ("return_frames", {"return_frames": 1}, "true or false"),
-    ("flow_shift", {"flow_shift": 0}, "above 0"),
-    ("audio_flow_shift", {"audio_flow_shift": -3.0}, "above 0"),
+    ("flow_shift", {"flow_shift": 0}, "0.01..100"),
+    ("flow_shift", {"flow_shift": 1e-300}, "0.01..100"),
+    ("video_crf", {"video_crf": 18.0}, "18.0 is not legal; legal: 0..51 (int)"),
+    ("audio_flow_shift", {"audio_flow_shift": -3.0}, "0.01..100"),
     ("noise_recipe", {"noise_recipe": "gpu"}, "per_stream, single_stream"),
     ("video_preset", {"video_preset": "placebo"}, "ultrafast"),
     ("video_crf", {"video_crf": 52}, "0..51"),

@@ -167,10 +167,11 @@ def test_without_the_wheel_the_message_says_what_to_do(
 def test_the_shell_text_is_the_same_start(
     settings_with: Settings, tmp_path: Path, fake_server: Callable[[], Path]
 ) -> None:
-    settings = settings_with(tritonserver=fake_server(), run_dir=tmp_path / "a run's folder")
+    settings = settings_with(tritonserver=fake_server(), run_dir=tmp_path / "a-run's-folder")
     launch = prepare_launch(check_settings(settings), INHERITED)
-    *exports, command = launch.shell_text().replace("\\\n", "").split("\n")
+    *exports, stack, command = launch.shell_text().replace("\\\n", "").split("\n")
     assert shlex.split(command) == ["exec", *launch.command]
+    assert stack.startswith("ulimit -s 524288 ")  # as in the README
     assert [shlex.split(line)[1].split("=", 1) for line in exports] == [
         list(item) for item in launch.environment.items()
     ]

@@ -96,3 +96,10 @@ def test_the_checkouts_repository_is_the_default() -> None:
 @pytest.mark.parametrize(("host", "url_host"), [("0.0.0.0", "127.0.0.1"), ("10.1.2.3", "10.1.2.3")])
 def test_where_a_local_client_finds_it(host: str, url_host: str) -> None:
     assert ServeSettings(host=host).url_host == url_host
+
+
+def test_a_run_folder_with_a_space_is_refused(
+    settings_with: Callable[..., ServeSettings], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"run-dir: .* without white space"):
+        check_settings(settings_with(run_dir=tmp_path / "my runs"))

@@ -48,5 +48,5 @@ def test_a_prompt_becomes_a_file_and_a_wrong_one_a_refusal(tiny_checkpoint: Path
         with pytest.raises(InferenceError) as refusal:
             server.infer("minimax_h3", SMALL | {"FPS": np.array([30], np.float32)})
         assert refusal.value.code == "INVALID_ARG"
-        assert "fps: 30 is not legal; legal: 24" in refusal.value.message
+        assert "fps: 30.0 is not legal; legal: 24" in refusal.value.message
         assert ask_jobs(server, {"op": "ping"})["active"] == 0
