@@ -94,3 +94,9 @@ def test_only_the_adapter_talks_to_the_python_backend() -> None:
         if "triton_python_backend_utils" in path.read_text()
     } - {"serve"}  # which copies the file of that name
     assert users == {"triton_io"}
+
+
+def test_names_of_test_files_are_unique() -> None:
+    # Test folders are no packages, so pytest knows a file by its name alone.
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
