@@ -24,7 +24,9 @@ SHARED_MEMORY = Path("/dev/shm")  # where the Python backend puts its regions
 
 # tritonserver 2.51 parses an HTTP body on the stack of a thread, about two bytes for each of the
 # body's, and the usual 8 MiB end at 4.5 MB: one large request would crash the server.
-STACK_BYTES = 512 * 1024**2
+# The odd MiB keeps the top of a thread's stack out of a transparent huge page, which would cost
+# 2 MiB of memory for every thread.
+STACK_BYTES = 513 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)

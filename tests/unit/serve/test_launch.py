@@ -171,7 +171,7 @@ def test_the_shell_text_is_the_same_start(
     launch = prepare_launch(check_settings(settings), INHERITED)
     *exports, stack, command = launch.shell_text().replace("\\\n", "").split("\n")
     assert shlex.split(command) == ["exec", *launch.command]
-    assert stack.startswith("ulimit -s 524288 ")  # as in the README
+    assert stack.startswith("ulimit -s 525312 ")  # as in the README
     assert [shlex.split(line)[1].split("=", 1) for line in exports] == [
         list(item) for item in launch.environment.items()
     ]
