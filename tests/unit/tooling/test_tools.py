@@ -31,9 +31,10 @@ def test_lock_names_no_host_and_no_local_version() -> None:
     assert pins()
 
 
-@pytest.mark.skipif(
-    Path(sys.prefix).resolve() != ROOT / ".venv", reason="not the environment that make setup made"
-)
+OTHER_VENV = Path(sys.prefix).resolve() != ROOT / ".venv"
+
+
+@pytest.mark.skipif(OTHER_VENV, reason="not the environment that make setup made")
 def test_what_is_installed_is_what_is_locked() -> None:
     installed = {
         canonical(found.metadata["Name"]): found.version.partition("+")[0]
