@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 
+from minimax_h3.core.conditions import Condition
 from minimax_h3.core.constants import VAE_SPATIAL_STRIDE
 from minimax_h3.core.lengths import (
     audio_latents_from_frames,
@@ -24,6 +25,7 @@ class Plan:
         text_rows: presentation tokens, L.
         packed_rows: rows of one forward, text included.
         seeds: one per clip.
+        conditions: keyframes or references, in the caller's order; empty for t2va.
         received_at: wall-clock seconds since the epoch at which preprocess got the request.
         preprocess_s: seconds preprocess took.
     """
@@ -50,6 +52,7 @@ class Plan:
     video_crf: int
     received_at: float
     preprocess_s: float = 0.0
+    conditions: tuple[Condition, ...] = ()
 
     @property
     def num_forwards(self) -> int:
@@ -65,6 +68,7 @@ class Plan:
         """Inverse of `to_json`; the text comes from our own preprocess, so a wrong one is a bug."""
         values = json.loads(text)
         values["seeds"] = tuple(values["seeds"])
+        values["conditions"] = tuple(Condition(**fields) for fields in values["conditions"])
         return cls(**values)
 
 
