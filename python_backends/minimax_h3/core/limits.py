@@ -1,8 +1,8 @@
 """The limits of media files: one table for preprocess, client, documents and error texts.
 
-A limit is checked by name, `check("video_seconds", 1.2, "references[1]")`, and the refusal says what
-was measured and what is legal. `docs/requests.md` prints the table; nothing repeats a number of it.
-Source of each choice: docs/decisions.md.
+A limit is checked by name, `check("video_seconds", 1.2, "references[1]")`, and the refusal says
+what was measured and what is legal. `docs/requests.md` prints the table; nothing repeats a number
+of it. Source of each choice: docs/decisions.md.
 """
 
 from collections.abc import Mapping
@@ -71,9 +71,7 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "video_pixels": Limit(256, 4096 * 2304, "pixels", "pixels of a video frame"),
         "video_ratio": Limit(0.25, 4, "width / height", "shape of a video, upright"),
         "video_fps": Limit(5, 120, "frames a second", "average rate of a video"),
-        "video_seconds": Limit(
-            2, 15, "s of video", "one video, and what `start_time_seconds` leaves"
-        ),
+        "video_seconds": Limit(2, 15, "s of video", "one video; 2 s after `start_time_seconds`"),
         "all_video_seconds": Limit(
             0, 15, "s of video", "all reference videos together, after `start_time_seconds`"
         ),
