@@ -15,6 +15,7 @@ from minimax_h3.core.constants import (
     TASK_T2VA,
     VIDEO_LATENT_CHANNELS,
     VIDEO_ROW_WIDTH,
+    VISION_PATCH_WIDTH,
 )
 
 STRING, BOOL, UINT8, INT32, INT64, FP32 = "STRING", "BOOL", "UINT8", "INT32", "INT64", "FP32"
@@ -72,10 +73,10 @@ TOKEN_IDS = TensorSpec("TOKEN_IDS", INT64, (-1,), "token ids of the presentation
 TEXT_TAGS = TensorSpec("TEXT_TAGS", INT64, (1, -1), "modality tag of each text row, [1, L]")
 PIXEL_VALUES = TensorSpec(
     "PIXEL_VALUES",
-    FP32,
-    (-1, -1),
-    "vision patches of all blocks in presentation order, [patches, 3 * 2 * 16 * 16]; no rows for "
-    "t2va",
+    UINT8,
+    (-1, VISION_PATCH_WIDTH),
+    "vision patches of one frame each, [patches, 3 * 16 * 16]: all pictures, then all videos with "
+    "the two frames of a pair next to each other; normalised by the text encoder; no rows for t2va",
 )
 IMAGE_GRID_THW = TensorSpec(
     "IMAGE_GRID_THW", INT64, (-1, 3), "patches (t, h, w) of each picture block, in order"
