@@ -79,7 +79,9 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
         "sound_seconds": Limit(2, 15, "s of sound", "one sound file"),
         "all_sound_seconds": Limit(0, 15, "s of sound", "all reference sounds together"),
         "sound_rate": Limit(8_000, 192_000, "Hz", "sample rate of a sound or a soundtrack"),
-        "sound_channels": Limit(1, 2, "channels", "channels of a sound or a soundtrack"),
+        "sound_channels": Limit(
+            1, 8, "channels", "channels of a sound or a soundtrack; mixed to stereo, mono doubled"
+        ),
     }
 )
 

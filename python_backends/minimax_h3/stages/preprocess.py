@@ -13,8 +13,9 @@ from minimax_h3.core.config import StageConfig
 from minimax_h3.core.constants import TASK_T2VA
 from minimax_h3.core.contracts import REQUEST_INPUTS, ROUTES
 from minimax_h3.core.errors import H3Error, InvalidRequestError, NotAvailableError
+from minimax_h3.core.fields import MAX_PROMPT_TOKENS, parse_options
 from minimax_h3.core.plan import Plan, build_plan, packed_rows
-from minimax_h3.core.request import MAX_PROMPT_TOKENS, GenerationRequest, parse_options
+from minimax_h3.core.request import GenerationRequest
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 from minimax_h3.stages.job_client import JobClient, job_facts
 from minimax_h3.text.presentation import present_t2va

@@ -11,7 +11,7 @@ import pytest
 
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.contracts import MODELS, REQUEST_INPUTS
-from minimax_h3.core.request import FIELDS
+from minimax_h3.core.fields import FIELDS
 from minimax_h3.stages.preprocess import MAX_RETURNED_FRAME_BYTES
 
 ROOT = Path(__file__).resolve().parents[3]
