@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_parameters_round_trip() -> None:
-    config = StageConfig(device="cuda:1", running_jobs=2, session_lease_s=5.5)
+    config = StageConfig(device="cuda:1", running_jobs=2, session_lease_s=5.5, media_root="/m")
     assert parse_parameters(config.parameters()) == config
 
 
@@ -35,6 +35,7 @@ def test_parameters_round_trip() -> None:
         ("max_packed_rows", "0"),
         ("session_lease_s", "nan"),
         ("test_step_delay_ms", "-1"),
+        ("media_root", "media"),
     ],
 )
 def test_bad_parameters_are_named(name: str, text: str) -> None:
