@@ -85,8 +85,8 @@ def check_media(
         )
     if request.task == TASK_REF2VA and not {IMAGE, VIDEO} & set(kinds):
         raise InvalidRequestError(
-            f"references: {len(kinds)} sounds alone are not legal for task {request.task}; "
-            "legal: at least one image or video with them"
+            f"references: sound alone, {len(kinds)} of it, is not legal for task {request.task}; "
+            "legal: at least one image or video with it"
         )
     starts = start_times(request, references)
     _check_seconds(references, starts)
