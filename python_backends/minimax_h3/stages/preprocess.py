@@ -18,7 +18,7 @@ from minimax_h3.core.plan import Plan, build_plan, packed_rows
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 from minimax_h3.stages.job_client import JobClient, job_facts
-from minimax_h3.text.presentation import present_t2va
+from minimax_h3.text.presentation import present_request
 from minimax_h3.text.tokenizer import Tokenizer, load_tokenizer
 from minimax_h3.weights.manifest import CheckpointManifest, identify
 
@@ -69,7 +69,7 @@ class PreprocessStage:
         fields = read_fields(request)
         generation = GenerationRequest.from_fields(fields)
         self._check_served(generation)
-        token_ids, tags = present_t2va(generation.prompt, self._tokenizer)
+        token_ids, tags = present_request(generation.prompt, (), self._tokenizer)
         check_budgets(generation, len(token_ids), self._config.max_packed_rows)
         plan = build_plan(
             generation,

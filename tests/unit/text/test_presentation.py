@@ -8,7 +8,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
 from minimax_h3.core.constants import Modality
-from minimax_h3.text.presentation import TextSegment, VisionSegment, present, present_t2va
+from minimax_h3.text.presentation import TextSegment, VisionSegment, present, present_request
 from minimax_h3.text.tokenizer import (
     IMAGE_PAD,
     VIDEO_PAD,
@@ -30,7 +30,7 @@ def merging() -> Tokenizer:
 def test_t2va_is_the_prompt_alone(tiny_checkpoint: Path) -> None:
     tokenizer = load_tokenizer(tiny_checkpoint / "FL2VA" / "tokenizer")
     prompt = " A cat\n"
-    ids, tags = present_t2va(prompt, tokenizer)
+    ids, tags = present_request(prompt, (), tokenizer)
     assert ids.tolist() == list(prompt.encode())
     assert tags.tolist() == [Modality.TEXT] * len(prompt)
     assert ids.dtype == tags.dtype == np.int64
