@@ -43,8 +43,6 @@ class Rule:
 
 
 RULES = (
-    Rule("task_type=ref2va", "task_type=ref2va", REFUSED, "dit_ref2va is not in this version"),
-    Rule("task_type=combined", "task_type=combined", REFUSED, "dit_ref2va is not in this version"),
     Rule("device=cpu", "dtype=bf16", WORKS, "test_bf16_on_cpu_stays_close_to_fp32"),
     Rule("device=cuda", "dtype=fp32", UNTESTED, "no test runs the released sizes in FP32"),
     Rule("num_outputs>1", "return_frames", WORKS, "test_outputs_use_consecutive_seeds"),

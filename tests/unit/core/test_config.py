@@ -50,9 +50,11 @@ def test_relative_checkpoints_count_from_the_model_folder(tmp_path: Path) -> Non
     assert StageConfig(checkpoint_dir="/a/b").checkpoint_path(folder) == Path("/a/b")
 
 
-def test_refused_features_stop_the_start() -> None:
-    with pytest.raises(ConfigError, match="task_type=combined: not available; dit_ref2va"):
-        compatibility.check_start(StageConfig(task_type="combined"), LOG)
+def test_refused_features_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = compatibility.Rule("dtype=bf16", "dtype=bf16", compatibility.REFUSED, "a reason")
+    monkeypatch.setattr(compatibility, "RULES", (rule,))
+    with pytest.raises(ConfigError, match="dtype=bf16: not available; a reason"):
+        compatibility.check_start(StageConfig(dtype="bf16"), LOG)
 
 
 def test_untested_features_are_logged(caplog: pytest.LogCaptureFixture) -> None:
