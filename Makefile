@@ -8,9 +8,11 @@ PY := .venv/bin/python
 TINY := checkpoints/tiny
 SOURCES := python_backends client build_engines tests model_repository .ci
 SOAK_SECONDS ?= 1800
+PROFILE ?= tiny
+ACCEPT ?= out/accept
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup lock checkpoint demo test test-unit soak lint format render docs bench clean
+.PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -29,6 +31,10 @@ checkpoint: setup ## write the tiny random checkpoint, if it is not there
 
 demo: checkpoint ## one clip from nothing: server, h3 generate, h3 check, server stopped
 	@exec $(PY) -m h3_client.demo --checkpoint $(TINY)
+
+accept: checkpoint ## all tasks with real files; ADDRESS=host:port PROFILE=released SET="seed=7" SERVE="--device cpu"
+	@exec $(PY) -m h3_client.accept --checkpoint $(or $(CHECKPOINT),$(TINY)) --profile "$(PROFILE)" \
+	  $(if $(ADDRESS),--url "$(ADDRESS)") --set '$(SET)' --serve '$(SERVE)' --output "$(ACCEPT)"
 
 test: setup ## all tests that this machine can run, with the reasons of skips counted
 	@mkdir -p out; rm -f out/junit.xml; status=0; \

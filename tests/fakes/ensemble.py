@@ -114,7 +114,9 @@ class InProcessServer:
             instance.initialize(
                 {
                     "model_config": json_format.MessageToJson(
-                        config, preserving_proto_field_name=True
+                        config,
+                        preserving_proto_field_name=True,
+                        always_print_fields_with_no_presence=True,  # as the server does
                     ),
                     "model_instance_kind": kind,
                     "model_instance_name": f"{name}_0_{index}",

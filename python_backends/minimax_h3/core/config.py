@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from minimax_h3.core.constants import TASK_FL2VA, TASK_REF2VA
 from minimax_h3.core.errors import ConfigError
 
-TASK_TYPES = ("fl2va", "ref2va", "combined")
+COMBINED = "combined"
+TASK_TYPES = (TASK_FL2VA, TASK_REF2VA, COMBINED)
 DEVICES = "auto, cpu, cuda or cuda:N"
 DTYPES = ("auto", "fp32", "bf16")
 ATTENTION_BACKENDS = ("auto", "sdpa")

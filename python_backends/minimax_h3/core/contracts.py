@@ -8,6 +8,7 @@ model with `max_batch_size > 0`; Triton adds it in front.
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from minimax_h3.core.config import COMBINED
 from minimax_h3.core.constants import (
     AUDIO_ROW_WIDTH,
     TASK_FL2VA,
@@ -280,3 +281,13 @@ ENSEMBLE_STEPS = (
 ROUTES = MappingProxyType(
     {TASK_T2VA: "dit_fl2va", TASK_FL2VA: "dit_fl2va", TASK_REF2VA: "dit_ref2va"}
 )
+
+
+def models_of(task_type: str) -> tuple[str, ...]:
+    """Models that a server of this task type needs: a DiT of the other partition is left out.
+
+    Args:
+        task_type: one of `core.config.TASK_TYPES`.
+    """
+    idle = set() if task_type == COMBINED else {*ROUTES.values()} - {ROUTES[task_type]}
+    return tuple(name for name in MODELS if name not in idle)
