@@ -34,7 +34,8 @@ demo: checkpoint ## one clip from nothing: server, h3 generate, h3 check, server
 
 accept: checkpoint ## all tasks with real files; ADDRESS=host:port PROFILE=released SET="seed=7" SERVE="--device cpu"
 	@exec $(PY) -m h3_client.accept --checkpoint $(or $(CHECKPOINT),$(TINY)) --profile "$(PROFILE)" \
-	  $(if $(ADDRESS),--url "$(ADDRESS)") --set '$(SET)' --serve '$(SERVE)' --output "$(ACCEPT)"
+	  $(if $(ADDRESS),--url "$(ADDRESS)") --set '$(SET)' --serve '$(SERVE)' --output "$(ACCEPT)" \
+	  $(if $(MIN_PSNR),--min-keyframe-psnr "$(MIN_PSNR)")
 
 test: setup ## all tests that this machine can run, with the reasons of skips counted
 	@mkdir -p out; rm -f out/junit.xml; status=0; \

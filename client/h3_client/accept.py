@@ -81,6 +81,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--url", help="a running server instead, gRPC host:port")
     parser.add_argument("--profile", choices=PROFILES, default="tiny", help="[%(default)s]")
     parser.add_argument("--set", default="", metavar="WORDS", help="fields: KEY=JSON KEY=JSON ...")
+    parser.add_argument(
+        "--min-keyframe-psnr",
+        type=float,
+        default=0.0,
+        metavar="DB",
+        help="for trained weights; by default it is only reported",
+    )
     parser.add_argument("--serve", default="", metavar="WORDS", help="more options of h3 serve")
     parser.add_argument("--output", type=Path, default=Path("out/accept"))
     args = parser.parse_args(words)
@@ -147,7 +154,8 @@ def _passes(case: Case, address: str, args: argparse.Namespace) -> bool:
     metadata = file.with_suffix(".json")
     metadata.write_text(json.dumps(report["metadata"], indent=2) + "\n", encoding="utf-8")
     print(f"{report['client_s']:.2f} s at the client, rtf {report['client_rtf']:.3g}", flush=True)
-    return cli.main(["check", str(file), "--metadata", str(metadata), *case.checks]) == 0
+    checks = ("--min-keyframe-psnr", str(args.min_keyframe_psnr), *case.checks)
+    return cli.main(["check", str(file), "--metadata", str(metadata), *checks]) == 0
 
 
 def _merged(profile: Sequence[str], overrides: Sequence[str]) -> list[str]:
