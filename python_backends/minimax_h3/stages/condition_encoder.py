@@ -30,7 +30,7 @@ class ConditionEncoderStage:
     """Prepares and encodes the files of a job; a t2va job has none and costs nothing.
 
     Both encoders are loaded at the start, because every task type serves keyframes or references
-    and any task may bring a driving sound: 0.9 GB for the released model, in fp32.
+    and any task may bring a driving sound: 1.1 GB for the released model, in fp32.
     """
 
     name: ClassVar[str] = "condition_encoder"
