@@ -113,7 +113,7 @@ def _iso_format(encoded: bytes) -> str:
 def _stream_format(encoded: bytes) -> str:
     """Formats without a signature: MPEG sound starts with 11 or 12 set bits."""
     start = 0
-    if encoded.startswith(b"ID3") and len(encoded) > _ID3_HEADER_BYTES:
+    if encoded.startswith(b"ID3") and len(encoded) >= _ID3_HEADER_BYTES:
         size = 0
         for byte in encoded[6:10]:  # seven bits a byte
             size = size << 7 | byte & 0x7F

@@ -31,6 +31,7 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _FIRST_SIDEWAYS = 5
+_PNG_EXIF_MARKS = (b"eXIf", b"Raw profile type exif")
 _WHITE = (255, 255, 255, 255)
 # What Pillow's readers raise on damaged or hostile files.
 _DAMAGE = (
@@ -52,7 +53,7 @@ def _opened(encoded: bytes, form: str, name: str) -> Iterator[Image.Image]:
     """An image whose header is read and found legal; damage becomes a refusal that names it."""
     try:
         with Image.open(io.BytesIO(encoded), formats=(form,)) as image:
-            _check_header(image, form, name)
+            _check_header(image, encoded, name)
             yield image
     except InvalidRequestError:
         raise
@@ -62,27 +63,31 @@ def _opened(encoded: bytes, form: str, name: str) -> Iterator[Image.Image]:
         ) from error
 
 
-def _check_header(image: Image.Image, form: str, name: str) -> None:
-    width, height = _upright_size(image)
-    check("picture_side", min(width, height), name)
-    check("picture_side", max(width, height), name)
-    check("picture_pixels", width * height, name)
+def _check_header(image: Image.Image, encoded: bytes, name: str) -> None:
+    check("picture_side", min(image.size), name)
+    check("picture_side", max(image.size), name)
+    check("picture_pixels", image.width * image.height, name)
+    width, height = _upright_size(image, encoded)
     check("picture_ratio", width / height, name)
+    form = image.format
     # A JPEG with a second picture (preview, depth) is a still all the same: its first one counts.
-    if form != "JPEG" and getattr(image, "is_animated", False):
+    if form in ("PNG", "WEBP") and getattr(image, "is_animated", False):
         raise InvalidRequestError(
             f"{name}: animated {form} of {getattr(image, 'n_frames', 'several')} frames is not "
             "legal; legal: a still picture, or a video as MP4 or MOV"
         )
 
 
-def _orientation(image: Image.Image) -> int:
+def _orientation(image: Image.Image, encoded: bytes) -> int:
+    # Pillow decodes a whole PNG in search of a tag behind the pixels.
+    if image.format == "PNG" and not any(mark in encoded for mark in _PNG_EXIF_MARKS):
+        return 1
     return int(image.getexif().get(_ORIENTATION_TAG, 1))
 
 
-def _upright_size(image: Image.Image) -> tuple[int, int]:
+def _upright_size(image: Image.Image, encoded: bytes) -> tuple[int, int]:
     width, height = image.size
-    sideways = _FIRST_SIDEWAYS <= _orientation(image) <= max(_UPRIGHT)
+    sideways = _FIRST_SIDEWAYS <= _orientation(image, encoded) <= max(_UPRIGHT)
     return (height, width) if sideways else (width, height)
 
 
@@ -98,7 +103,7 @@ def read_header(encoded: bytes, form: str, name: str) -> PictureHeader:
         InvalidRequestError: damaged, animated, or outside the limits of pictures.
     """
     with _opened(encoded, form, name) as image:
-        return PictureHeader(*_upright_size(image))
+        return PictureHeader(*_upright_size(image, encoded))
 
 
 def read_picture(encoded: bytes, form: str, name: str) -> Image.Image:
@@ -109,7 +114,7 @@ def read_picture(encoded: bytes, form: str, name: str) -> Image.Image:
     with _opened(encoded, form, name) as image:
         image.load()
         picture = _to_rgb(image)
-        turn = _UPRIGHT.get(_orientation(image))
+        turn = _UPRIGHT.get(_orientation(image, encoded))
     return picture if turn is None else picture.transpose(turn)
 
 
