@@ -2,6 +2,7 @@
 
 import math
 import os
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,14 +37,37 @@ class Timeline:
     """When the frames of a video are shown.
 
     Attributes:
-        frames: shown frames.
-        first: time of the first one on the file's clock, in seconds.
-        span: from the first one's start to the last one's end, in seconds.
+        ticks: times of the shown frames on the file's clock, in order.
+        end: where the last one ends, in ticks.
+        tick: seconds of one tick.
     """
 
-    frames: int
-    first: Fraction
-    span: Fraction
+    ticks: tuple[int, ...]
+    end: int
+    tick: Fraction
+
+    @property
+    def frames(self) -> int:
+        """Number of shown frames."""
+        return len(self.ticks)
+
+    @property
+    def first(self) -> Fraction:
+        """Time of the first frame, in seconds."""
+        return self.ticks[0] * self.tick
+
+    @property
+    def span(self) -> Fraction:
+        """From the start of the first frame to the end of the last one, in seconds."""
+        return (self.end - self.ticks[0]) * self.tick
+
+    def slot(self, ticks: int, start: Fraction) -> int:
+        """The slot at 24 a second of a time, counted from `start` seconds into the video.
+
+        Source: pipeline sheet section 1.7, floor(time * 24 + 0.5).
+        """
+        time = (ticks - self.ticks[0]) * self.tick - start
+        return math.floor(time * VIDEO_FPS + Fraction(1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,29 +145,37 @@ def _scan(container: Any, stream: Any, form: FileFormat, name: str) -> Timeline:
     (first, _), (last, duration) = shown[0], shown[-1]
     if duration <= 0:  # no container of ours leaves it out, but a damaged one may
         duration = (last - first) // max(len(shown) - 1, 1)
-    tick = Fraction(stream.time_base)
-    span = (last + duration - first) * tick
-    if span <= 0:
+    if last + duration <= first:
         raise damaged(form.name, name, "no time between its frames")
-    return Timeline(len(shown), first * tick, span)
+    ticks = tuple(time for time, _ in shown)
+    return Timeline(ticks, last + duration, Fraction(stream.time_base))
 
 
 def _first_frame(encoded: bytes, form: FileFormat, name: str) -> Any:
     with opened(encoded, form, name) as container:
         stream = picture_stream(container)
-        for frame in _decoded(container, stream, form, name, threads=1):
-            return frame
+        ready_to_decode(stream, threads=1)
+        for packet in packets(container, stream, form, name):
+            for frame in packet.decode():
+                return frame
     raise damaged(form.name, name, "its first frame")
 
 
 def _decoded(
-    container: Any, stream: Any, form: FileFormat, name: str, threads: int
+    container: Any, stream: Any, form: FileFormat, name: str, wanted: set[int]
 ) -> Iterator[Any]:
-    ready_to_decode(stream, threads)
+    """The frames at the wanted ticks and some others, in order."""
+    ready_to_decode(stream, _WORKERS)
+    size = None
     for packet in packets(container, stream, form, name):
+        # Frames that are neither shown nor referred to need no decoding: a third of the time.
+        stream.codec_context.skip_frame = "DEFAULT" if packet.pts in wanted else "NONREF"
         for frame in packet.decode():
             if frame.is_corrupt or frame.pts is None:
                 raise damaged(form.name, name, f"frame at {frame.time} s")
+            size = size or (frame.width, frame.height)
+            if size != (frame.width, frame.height):
+                raise damaged(form.name, name, f"frames change size at {frame.time} s")
             yield frame
 
 
@@ -222,22 +254,20 @@ def prepare_video(
         stream = picture_stream(container)
         timeline = _scan(container, stream, form, name)
         container.seek(0)
-        origin = timeline.first + window.start
-        frames = _same_size(_decoded(container, stream, form, name, _WORKERS), form, name)
-        yield from _convert_ahead(_on_grid(frames, origin, window), convert)
+        wanted = _wanted_ticks(timeline, window)
+        frames = _decoded(container, stream, form, name, wanted)
+        yield from _convert_ahead(_on_grid(frames, timeline, window), convert)
 
 
-def _same_size(frames: Iterable[Any], form: FileFormat, name: str) -> Iterator[Any]:
-    size = None
-    for frame in frames:
-        size = size or (frame.width, frame.height)
-        if size != (frame.width, frame.height):
-            raise damaged(form.name, name, f"frames change size at {frame.time} s")
-        yield frame
+def _wanted_ticks(timeline: Timeline, window: VideoWindow) -> set[int]:
+    """The frames that fill the wanted slots: of each, the last one that is not later."""
+    slots = [timeline.slot(ticks, window.start) for ticks in timeline.ticks]
+    wanted = range(0, window.num_frames, window.stride)
+    return {timeline.ticks[max(bisect_right(slots, slot) - 1, 0)] for slot in wanted}
 
 
 def _on_grid(
-    frames: Iterable[Any], origin: Fraction, window: VideoWindow
+    frames: Iterable[Any], timeline: Timeline, window: VideoWindow
 ) -> Iterator[tuple[Any, int]]:
     """Wanted frames, each with the number of wanted slots that it fills."""
     held, filled = None, 0
@@ -246,8 +276,7 @@ def _on_grid(
         return -(-until // window.stride) - -(-filled // window.stride)
 
     for frame in frames:
-        time = frame.pts * Fraction(frame.time_base) - origin
-        slot = min(math.floor(time * VIDEO_FPS + Fraction(1, 2)), window.num_frames)
+        slot = min(timeline.slot(frame.pts, window.start), window.num_frames)
         if held is not None and slot > filled:
             yield held, wanted(slot)
             filled = slot
