@@ -1,74 +1,24 @@
 """Preprocess with real files: what becomes of a request before anything is computed."""
 
-import io
 import json
-import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
+from preprocess_served import Served, files, wav_bytes
+from preprocess_served import picture_bytes as png
 
 from h3_client.sample_media import clip, picture
 from minimax_h3.control.job_table import JobTable
 from minimax_h3.core.conditions import AUDIO, DRIVING_AUDIO, IMAGE, KEYFRAME, VIDEO
-from minimax_h3.core.config import StageConfig
 from minimax_h3.core.errors import CapacityError, InvalidRequestError, NotAvailableError
-from minimax_h3.core.plan import Plan
 from minimax_h3.stages import preprocess
-from minimax_h3.stages.base import StageContext, StageRequest, Tensors, text_tensor
-from minimax_h3.stages.preprocess import PreprocessStage
+from minimax_h3.stages.base import text_tensor
 
-LOG = logging.getLogger("test")
-SMALL = {"WIDTH": np.array([64], np.int32), "HEIGHT": np.array([64], np.int32)}
 CAT, ROCKET = picture("chelsea.png").read_bytes(), picture("rocket.jpg").read_bytes()
 BUNNY = clip("bigbuckbunny.mp4").read_bytes()
 PHONE = clip("carphone_pristine.mp4").read_bytes()
-Answer = dict[str, NDArray[np.generic]]
-
-
-def png(width: int, height: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (width, height), (200, 30, 30)).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def files(*encoded: bytes) -> NDArray[np.generic]:
-    tensor = np.empty(len(encoded), dtype=object)
-    tensor[:] = encoded
-    return tensor
-
-
-class Jobs:
-    """Answers `jobs` from a real table."""
-
-    def __init__(self, max_jobs: int = 8) -> None:
-        self.table = JobTable(1, max_jobs, 60.0)
-
-    def __call__(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> Answer:
-        operation = json.loads(np.asarray(inputs["OP"]).reshape(-1)[0])
-        return {"ANSWER": text_tensor(json.dumps(self.table.handle(operation)))}
-
-    def active(self) -> int:
-        return int(str(self.table.handle({"op": "ping"})["active"]))
-
-
-class Served:
-    """A loaded stage and the jobs model it speaks to."""
-
-    def __init__(self, checkpoint: Path, **config: object) -> None:
-        self.jobs = Jobs()
-        values = {"checkpoint_dir": str(checkpoint), "task_type": "combined"} | config
-        context = StageContext(StageConfig(**values), checkpoint, self.jobs, LOG)
-        self.stage = PreprocessStage.load(context)
-
-    def run(self, prompt: str = "a fox", **tensors: object) -> tuple[Plan, Answer]:
-        given = {"PROMPT": text_tensor(prompt), **SMALL, **tensors}
-        given = {name: value for name, value in given.items() if value is not None}
-        answer = self.stage.run(StageRequest(given))
-        return Plan.from_json(answer["PLAN"][0]), answer
 
 
 @pytest.fixture(scope="module")
@@ -180,14 +130,7 @@ def test_reference_matrix(served: Served, name: str, wav: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def wav() -> bytes:
-    import wave
-
-    buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setparams((1, 2, 16_000, 0, "NONE", ""))
-        samples = 8000 * np.sin(np.arange(3 * 16_000) * 0.2)
-        file.writeframes(samples.astype("<i2").tobytes())
-    return buffer.getvalue()
+    return wav_bytes()
 
 
 def test_the_callers_order_is_kept(served: Served, wav: bytes) -> None:
