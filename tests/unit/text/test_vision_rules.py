@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     smart_resize as stock_picture,
@@ -40,6 +40,8 @@ def test_picture_sizes_equal_transformers(width: int, height: int) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(frames=st.integers(2, 40), width=SIDES, height=SIDES)
+@example(frames=23, width=1088, height=1024)
+@example(frames=25, width=1088, height=960)
 def test_video_sizes_equal_transformers(frames: int, width: int, height: int) -> None:
     low, high = RELEASED.video_pixels
     shown = stock_video(frames, height, width, 2, 32, low, high)
