@@ -10,6 +10,11 @@ import av
 from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.core.limits import LIMITS
 from minimax_h3.media.boxes import walk_boxes
+from minimax_h3.media.index_size import (
+    MAX_INDEX_ENTRIES,
+    has_compressed_header,
+    index_entries,
+)
 from minimax_h3.media.kinds import MOV, MP4, WAV, FileFormat
 
 # Opening must not decode (a frame may be huge), and no file may name another one to be opened.
@@ -51,15 +56,17 @@ def damaged(form: str, name: str, what: str) -> InvalidRequestError:
     )
 
 
-def check_complete(encoded: bytes, form: FileFormat, name: str) -> None:
-    """Refuse a file that was cut off; FFmpeg would read it as a shorter one.
+def check_structure(encoded: bytes, form: FileFormat, name: str) -> None:
+    """Refuse what FFmpeg would accept: a file that was cut off, or one whose index fills memory.
 
     Raises:
-        InvalidRequestError: the file ends before the length that it declares.
+        InvalidRequestError: the file ends before the length that it declares, or its header is
+            compressed or declares too many samples.
     """
     problem = ""
     if form.name in (MP4, MOV):
         problem = walk_boxes(encoded).problem
+        _check_index(encoded, form, name)
     elif form.name == WAV:
         declared = int.from_bytes(encoded[4:8], "little")
         missing = _RIFF_HEADER_BYTES + declared - len(encoded)
@@ -69,6 +76,19 @@ def check_complete(encoded: bytes, form: FileFormat, name: str) -> None:
             problem = f"it ends {missing} bytes behind the file"
     if "behind the file" in problem:
         raise damaged(form.name, name, problem)
+
+
+def _check_index(encoded: bytes, form: FileFormat, name: str) -> None:
+    if has_compressed_header(encoded):
+        raise InvalidRequestError(
+            f"{name}: {form.name} with a compressed header is not legal; legal: a plain header"
+        )
+    entries = index_entries(encoded)
+    if entries > MAX_INDEX_ENTRIES:
+        raise InvalidRequestError(
+            f"{name}: {form.name} that declares {entries:,} samples is not legal; "
+            f"legal: up to {MAX_INDEX_ENTRIES:,}"
+        )
 
 
 def picture_stream(container: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from minimax_h3.core.conditions import AUDIO, IMAGE, VIDEO
 from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.core.limits import PICTURE_FORMATS, SOUND_FORMATS, check
-from minimax_h3.media.containers import check_complete
+from minimax_h3.media.containers import check_structure
 from minimax_h3.media.kinds import FileFormat, identify
 from minimax_h3.media.pictures import read_header
 from minimax_h3.media.sounds import SoundMeasure, measure_sound
@@ -67,7 +67,7 @@ def inspect(encoded: bytes, name: str) -> SourceFacts:
         header = read_header(encoded, form.name, name)
         return _facts(IMAGE, form, encoded, width=header.width, height=header.height)
     check("sound_bytes" if form.name in SOUND_FORMATS else "video_bytes", len(encoded), name)
-    check_complete(encoded, form, name)
+    check_structure(encoded, form, name)
     video = None if form.name in SOUND_FORMATS else measure_video(encoded, form, name)
     if video is None:
         return _sound_facts(encoded, form, name)
