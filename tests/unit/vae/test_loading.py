@@ -13,6 +13,7 @@ from diffusers.models.attention_dispatch import attention_backend
 from diffusers.modular_pipelines.minimax_h3.encoders import encode_vae_condition
 from safetensors.torch import load_file, save_file
 
+from minimax_h3.core.constants import PIXEL_MEAN, PIXEL_STD
 from minimax_h3.core.errors import CheckpointError
 from minimax_h3.packing.patchify import audio_to_rows
 from minimax_h3.vae.loading import (
@@ -83,21 +84,35 @@ def test_audio_decoder_equals_diffusers_from_both_layouts(
     assert wave.std() > 1e-2
 
 
+@pytest.mark.parametrize(("frames", "height", "width"), [(1, 32, 32), (1, 96, 64), (22, 64, 96)])
 def test_video_encoder_equals_diffusers_from_both_layouts(
-    tiny_checkpoint, tiny_diffusers_checkpoint
+    tiny_checkpoint, tiny_diffusers_checkpoint, frames, height, width
 ):
-    oracle = oracle_vae(AutoencoderKLMiniMaxH3, tiny_diffusers_checkpoint / "vae")
-    frames = np.random.default_rng(3).integers(0, 256, (22, 64, 96, 3), dtype=np.uint8)
-    for given in (frames[:1], frames):
-        pixels = torch.from_numpy(given).permute(3, 0, 1, 2)[None]
-        with torch.no_grad():
-            expected = encode_vae_condition(
-                oracle, pixels, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-            )
-        for checkpoint in (tiny_checkpoint, tiny_diffusers_checkpoint):
-            encoder = load_video_encoder(identify(checkpoint, "fl2va"), CPU)
-            assert torch.equal(encoder.encode(given), expected[0])
-        assert expected.std() > 0.1
+    given = random_frames(frames, height, width)
+    expected = oracle_condition(tiny_diffusers_checkpoint, given)
+    for checkpoint in (tiny_checkpoint, tiny_diffusers_checkpoint):
+        encoder = load_video_encoder(identify(checkpoint, "fl2va"), CPU)
+        assert torch.equal(encoder.encode(given), expected)
+    assert expected.std() > 0.1
+
+
+def test_a_full_canvas_is_encoded_as_by_diffusers(tiny_checkpoint, tiny_diffusers_checkpoint):
+    given = random_frames(1, 768, 1344)
+    encoder = load_video_encoder(identify(tiny_checkpoint, "fl2va"), CPU)
+    assert torch.equal(encoder.encode(given), oracle_condition(tiny_diffusers_checkpoint, given))
+
+
+def random_frames(frames: int, height: int, width: int) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    return rng.integers(0, 256, (frames, height, width, 3), dtype=np.uint8)
+
+
+def oracle_condition(checkpoint: Path, frames: np.ndarray) -> torch.Tensor:
+    """Condition latents by diffusers' own recipe."""
+    oracle = oracle_vae(AutoencoderKLMiniMaxH3, checkpoint / "vae")
+    pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None]
+    with torch.no_grad():
+        return encode_vae_condition(oracle, pixels, PIXEL_MEAN, PIXEL_STD)[0]
 
 
 def test_audio_encoder_equals_diffusers_from_both_layouts(
