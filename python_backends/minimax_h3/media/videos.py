@@ -113,8 +113,10 @@ def measure_video(encoded: bytes, form: FileFormat, name: str) -> VideoMeasure |
         _check_size(stream.codec_context.width, stream.codec_context.height, name)
         timeline = _scan(container, stream, form, name)
         pixel_ratio = stream.sample_aspect_ratio or Fraction(1)
-    check("video_seconds", float(timeline.span), name)
-    check("video_fps", float(timeline.frames / timeline.span), name)
+    rate = float(timeline.frames / timeline.span)
+    measured = f"{name}: {timeline.frames} frames at {rate:.4g} a second"
+    check("video_seconds", float(timeline.span), measured)
+    check("video_fps", rate, measured)
     frame = _first_frame(encoded, form, name)
     sideways = bool(_quarter_turns(frame) % 2)
     width, height = (frame.height, frame.width) if sideways else (frame.width, frame.height)

@@ -126,6 +126,7 @@ def test_colours_follow_the_tag_of_the_file():
     [
         (Clip(frames=48, codec="mpeg4"), "video codec mpeg4 is not legal; legal: h264, hevc"),
         (Clip(frames=48, codec="libvpx-vp9"), "video codec vp9"),
+        *((Clip(frames=n), f"{n} frames at 24 a second: ") for n in (1, 4, 5, 12, 13, 21, 22, 23)),
         (Clip(frames=20), "0.8333 s of video"),
         (Clip(frames=300, fps=12), "25 s of video"),
         (Clip(frames=9, fps=4), "4 frames a second"),
