@@ -112,12 +112,7 @@ def _iso_format(encoded: bytes) -> str:
 
 def _stream_format(encoded: bytes) -> str:
     """Formats without a signature: MPEG sound starts with 11 or 12 set bits."""
-    start = 0
-    if encoded.startswith(b"ID3") and len(encoded) >= _ID3_HEADER_BYTES:
-        size = 0
-        for byte in encoded[6:10]:  # seven bits a byte
-            size = size << 7 | byte & 0x7F
-        start = _ID3_HEADER_BYTES + size
+    start = behind_id3(encoded)
     head = encoded[start : start + 2]
     if len(head) == 2 and head[0] == 0xFF:
         layer = head[1] >> 1 & 3
@@ -133,3 +128,13 @@ def _stream_format(encoded: bytes) -> str:
     ):
         return "MPEG transport stream"
     return ""
+
+
+def behind_id3(encoded: bytes) -> int:
+    """Where the sound of an MP3 or AAC file starts, in bytes: behind an ID3 tag, if it has one."""
+    if not encoded.startswith(b"ID3") or len(encoded) < _ID3_HEADER_BYTES:
+        return 0
+    size = 0
+    for byte in encoded[6:10]:  # seven bits a byte
+        size = size << 7 | byte & 0x7F
+    return _ID3_HEADER_BYTES + size

@@ -28,13 +28,14 @@ from minimax_h3.media.containers import (
     ready_to_decode,
     sound_stream,
 )
-from minimax_h3.media.kinds import FileFormat
+from minimax_h3.media.kinds import MP3, FileFormat, behind_id3
 from minimax_h3.media.resample import resample
 
 Wave: TypeAlias = NDArray[np.float32]
 
 # Decoders overshoot full scale a little; a float file beyond this holds no sound.
 _MAX_PEAK = 16.0
+_INFO_FRAME_BYTES = 64  # of an MP3's first frame; the tag lies behind its side information
 _MAX_SECONDS = LIMITS["sound_seconds"].high
 _COUNTED_SECONDS = _MAX_SECONDS + 2 * SECONDS_SLACK  # a longer sound is refused or cut off
 
@@ -80,6 +81,7 @@ def measure_sound(encoded: bytes, form: FileFormat, name: str) -> SoundMeasure |
         codec = _checked_codec(
             stream, has_pictures=picture_stream(container) is not None, name=name
         )
+        declared = _declared_seconds(encoded, form, stream)
         first, samples = None, 0
         for frame in _frames(container, stream, form, name):
             if first is None:
@@ -94,6 +96,9 @@ def measure_sound(encoded: bytes, form: FileFormat, name: str) -> SoundMeasure |
         raise InvalidRequestError(
             f"{name}: sound without samples is not legal; legal: sound, or no sound stream"
         )
+    seconds = samples / first.sample_rate
+    if seconds < min(declared, _COUNTED_SECONDS) - SECONDS_SLACK:
+        raise damaged(form.name, name, f"{seconds:.2f} s of the {declared:.2f} s that it declares")
     return SoundMeasure(codec, first.sample_rate, first.layout.nb_channels, samples, _time(first))
 
 
@@ -105,6 +110,15 @@ def _checked_codec(stream: Any, *, has_pictures: bool, name: str) -> str:
             f"{name}: sound codec {codec} is not legal; legal: {', '.join(legal)} or PCM"
         )
     return codec
+
+
+def _declared_seconds(encoded: bytes, form: FileFormat, stream: Any) -> float:
+    """Length that the info frame of an MP3 declares; 0 where only a guess is to be had."""
+    start = behind_id3(encoded)
+    head = encoded[start : start + _INFO_FRAME_BYTES]
+    if form.name != MP3 or not (b"Xing" in head or b"Info" in head) or not stream.duration:
+        return 0.0
+    return float(stream.duration * stream.time_base)
 
 
 def _frames(container: Any, stream: Any, form: FileFormat, name: str) -> Iterator[Any]:

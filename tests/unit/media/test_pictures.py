@@ -128,6 +128,13 @@ def test_a_decompression_bomb_is_refused_by_its_header():
             inspect(with_size(8_000, 7_000) + tail, NAME)
 
 
+def test_no_pixel_is_decoded_to_inspect_a_picture():
+    """Half of a file is enough, but for WEBP, whose reader wants it whole."""
+    for form in ("JPEG", "PNG"):
+        data = encoded(picture(200, 150), form)
+        assert inspect(data[: len(data) // 2], NAME).width == 200
+
+
 def with_size(width: int, height: int) -> bytes:
     """A tiny PNG file whose header claims another size."""
     data = bytearray(encoded(Image.new("L", (16, 16))))

@@ -17,6 +17,10 @@ def read(data: bytes, seconds: float = 15.0, start: Fraction | None = None) -> n
     return read_sound(data, identify(data, NAME), NAME, start, seconds)
 
 
+def cut(data: bytes, kept: float) -> bytes:
+    return data[: int(len(data) * kept)]
+
+
 FILES = {
     "WAV": lambda wave, rate, layout: sound_file(wave, "wav", "pcm_s16le", rate, layout),
     "float WAV": lambda wave, rate, layout: sound_file(wave, "wav", "pcm_f32le", rate, layout),
@@ -110,6 +114,8 @@ def test_a_sound_is_cut_at_its_own_rate():
             "finite",
         ),
         (lambda: sound_file(np.full((2, 96_000), 1e30, np.float32), "wav", "pcm_f32le"), "beyond"),
+        (lambda: cut(sound_file(tones(6.0), "mp3", "libmp3lame"), 0.6), "damaged or truncated MP3"),
+        (lambda: cut(sound_file(tones(6.0), "ipod", "aac"), 0.6), "damaged or truncated MP4"),
         (lambda: wav(3.0)[:44], "damaged or truncated WAV"),
         (
             lambda: video(
