@@ -13,7 +13,7 @@ from PIL import Image
 
 from minimax_h3.core.constants import CANVAS_MULTIPLE
 from minimax_h3.core.errors import InvalidRequestError
-from minimax_h3.core.limits import check
+from minimax_h3.core.limits import LIMITS, check
 
 Pixels: TypeAlias = NDArray[np.uint8]
 
@@ -36,7 +36,7 @@ _WHITE = (255, 255, 255, 255)
 # What Pillow's readers raise on damaged or hostile files.
 _DAMAGE = (
     *(OSError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError, EOFError),
-    *(struct.error, MemoryError, Image.DecompressionBombError, Image.DecompressionBombWarning),
+    *(struct.error, MemoryError),
 )
 
 
@@ -55,8 +55,10 @@ def _opened(encoded: bytes, form: str, name: str) -> Iterator[Image.Image]:
         with Image.open(io.BytesIO(encoded), formats=(form,)) as image:
             _check_header(image, encoded, name)
             yield image
-    except InvalidRequestError:
-        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise InvalidRequestError(
+            f"{name}: decompression bomb ({error}); legal: {LIMITS['picture_pixels'].legal}"
+        ) from error
     except _DAMAGE as error:
         raise InvalidRequestError(
             f"{name}: damaged or truncated {form} ({error}); legal: a complete {form} file"

@@ -120,7 +120,7 @@ def test_a_truncated_picture_is_refused_by_name(form, kept):
 
 
 def test_a_decompression_bomb_is_refused_by_its_header():
-    with pytest.raises(InvalidRequestError, match=r"references\[2\]: .*(bomb|pixels)"):
+    with pytest.raises(InvalidRequestError, match=r"references\[2\]: decompression bomb"):
         inspect(with_size(60_000, 60_000), NAME)
     # below Pillow's own limit; a tag behind the pixels may not lead to decoding them either
     for tail in (b"", b"eXIf"):
