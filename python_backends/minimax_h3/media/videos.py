@@ -168,10 +168,13 @@ def _decoded(
 ) -> Iterator[Any]:
     """The frames at the wanted ticks and some others, in order."""
     ready_to_decode(stream, _WORKERS)
+    can_skip = codec_name(stream) == "h264"
     size = None
     for packet in packets(container, stream, form, name):
-        # Frames that are neither shown nor referred to need no decoding: a third of the time.
-        stream.codec_context.skip_frame = "DEFAULT" if packet.pts in wanted else "NONREF"
+        # Frames that are neither shown nor referred to need no decoding: a third of the time. What
+        # HEVC calls non-reference may still be referred to by frames of higher temporal layers.
+        skips = can_skip and packet.pts not in wanted
+        stream.codec_context.skip_frame = "NONREF" if skips else "DEFAULT"
         for frame in packet.decode():
             if frame.is_corrupt or frame.pts is None:
                 raise damaged(form.name, name, f"frame at {frame.time} s")

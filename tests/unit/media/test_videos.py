@@ -178,6 +178,7 @@ def test_a_file_cannot_make_the_reader_open_another_one(tmp_path):
         return
 
 
-def test_frames_that_are_not_decoded_change_no_other_frame():
-    data = video(Clip(frames=96, fps=30))
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+def test_frames_that_are_not_decoded_change_no_other_frame(codec):
+    data = video(Clip(frames=96, fps=30, codec=codec))
     np.testing.assert_array_equal(prepared(data, 124, stride=12), prepared(data, 124)[::12])
