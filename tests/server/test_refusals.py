@@ -7,9 +7,11 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fakes.small_media import picture
 
 from h3_client.client import H3Client, H3ClientError
 
+PICTURE = picture(64, 64)
 SMALL = {"width": 64, "height": 64, "num_inference_steps": 4}
 
 # field, value as shown, legal range as shown, request
@@ -23,8 +25,17 @@ BAD = [
     ("duration", "nan", "4..15", {"duration": float("nan")}),
     ("num_inference_steps", "1", "2..200", {"num_inference_steps": 1}),
     ("refrences", "refrences", "known fields", {"refrences": 1}),
-    ("task", "ref2va", "t2va", {"task": "ref2va"}),
-    ("task", "fl2va", "t2va", {"task": "fl2va"}),
+    ("references", "absent", "at least one image", {"task": "ref2va"}),
+    ("keyframes", "absent", "1 or 2 pictures", {"task": "fl2va"}),
+    ("task", "'ref2va' is not served", "t2va, fl2va", {"references": [PICTURE]}),
+    ("keyframes", "1 is not legal", "absent for task t2va", {"task": "t2va", "keyframes": PICTURE}),
+    ("keyframes", "1 is not legal", "exclude", {"keyframes": PICTURE, "references": PICTURE}),
+    ("keyframes[0]", "unknown format", "JPEG, PNG, WEBP", {"keyframes": [b"garbage"]}),
+    ("keyframes[1]", "GIF", "JPEG, PNG, WEBP", {"keyframes": [PICTURE, b"GIF89a" + bytes(50)]}),
+    ("keyframes[0]", "file: names", "the bytes", {"keyframes": "file:a.png"}),
+    ("frame_indices", "(7,)", "[0] or [-1]", {"keyframes": PICTURE, "frame_indices": 7}),
+    ("start_time_seconds", "-1", "0 or more", {"start_time_seconds": [-1.0]}),
+    ("audio_mode", "lock_source", "native", {"audio_mode": "lock_source"}),
     ("quality", "reserved", "does not have", {"quality": "high"}),
     ("width, height, num_frames", "packed rows", "262144", {"width": 4096, "height": 4096}),
     ("video_crf", "99", "0..51", {"video_crf": 99}),
