@@ -51,7 +51,7 @@ class ReferencePipeline:
     """t2va, fl2va and ref2va by diffusers' own blocks, FP32 on the CPU.
 
     Args:
-        root: a checkpoint in the diffusers layout, with both transformers.
+        root: a checkpoint in the diffusers layout, with one transformer or both.
         config: `canvas_short_edge`, `canvas_max_pixels`, `reference_image_short_edge`.
     """
 
@@ -76,6 +76,7 @@ class ReferencePipeline:
                     root / name, torch_dtype=torch.float32
                 )
                 for name in ("transformer", "transformer_ref")
+                if (root / name).is_dir()
             },
             **config,
         )

@@ -23,18 +23,16 @@ from diffusers.modular_pipelines.minimax_h3.references import (
 )
 from fakes.ensemble import InProcessServer, server_of, stage_by_stage
 from fakes.small_media import clip, picture, sound
+from fakes.small_references import MAX_PIXELS, SHORT_EDGE, shrink
 from oracles.diffusers_pipeline import ReferenceClip, ReferencePipeline
 from PIL import Image
 
-from minimax_h3.core import canvas
 from minimax_h3.core.plan import Plan
 from minimax_h3.denoise.session import pack
-from minimax_h3.media import pictures
 from minimax_h3.packing.patchify import video_to_rows
 
 WIDTH, HEIGHT, FRAMES, SEED = 96, 64, 124, 11
 PROMPT = "a red ball bounces on a blue floor"
-SHORT_EDGE, MAX_PIXELS = 256, 256 * 448
 CONDITION_TOLERANCE = 1e-5
 LATENT_TOLERANCE = 1e-4
 EMBED_TOLERANCE = 1e-4  # of states that reach several units
@@ -77,9 +75,7 @@ class Pair:
 @pytest.fixture(scope="module")
 def small_references() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(canvas, "SHORT_EDGE", SHORT_EDGE)
-        patch.setattr(canvas, "MAX_AREA", MAX_PIXELS)
-        patch.setattr(pictures, "REFERENCE_SHORT_EDGE", SHORT_EDGE)
+        shrink(patch)
         yield
 
 
