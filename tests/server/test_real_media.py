@@ -97,6 +97,14 @@ def test_locked_speech_is_the_sound_of_the_clip(server: RunningServer, spoken: P
     assert hashes(generate(server, **locked, seed=1))[1] == hashes(result)[1]
 
 
+def test_each_condition_is_reported(server: RunningServer) -> None:
+    told = generate(server, keyframes=[CAT, ROCKET]).metadata
+    assert [one["kind"] for one in told["conditions"]] == ["keyframe"] * 2
+    assert [one["frame_index"] for one in told["conditions"]] == [0, -1]
+    assert (told["fps"], told["sample_rate_hz"]) == (24, 32_000)
+    assert {"rms", "peak"} <= set(told["clips"][0]["audio"])
+
+
 def test_each_field_of_a_condition_changes_the_clip(server: RunningServer) -> None:
     frames = {
         name: tuple(hashes(generate(server, **fields))[0])
@@ -114,6 +122,15 @@ def test_http_grpc_and_a_name_give_the_same_clip(server: RunningServer) -> None:
     expected = hashes(generate(server, keyframes=[CAT, ROCKET]))
     assert hashes(generate(server, "http", keyframes=[CAT, ROCKET])) == expected
     assert hashes(generate(server, keyframes=["file:cat.png", ROCKET])) == expected
+
+
+def test_clips_of_one_request_share_its_keyframes(server: RunningServer) -> None:
+    fields = {"keyframes": [CAT, ROCKET], "noise_recipe": "single_stream", "return_frames": True}
+    both = generate(server, **fields, seed=5, num_outputs=2)
+    for index, mp4 in enumerate(both.mp4):
+        alone = generate(server, **fields, seed=5 + index)
+        assert frame_hashes(mp4) == frame_hashes(alone.mp4[0])
+        np.testing.assert_array_equal(both.frames[index], alone.frames[0])
 
 
 def test_names_outside_the_root_are_refused(server: RunningServer) -> None:

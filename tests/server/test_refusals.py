@@ -6,8 +6,11 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
 from fakes.small_media import picture
+from tritonclient.utils import InferenceServerException
 
 from h3_client.client import H3Client, H3ClientError
 
@@ -102,6 +105,24 @@ def test_an_unknown_tensor_is_refused_by_name(server) -> None:
         urllib.request.urlopen(request)
     assert refusal.value.code == 400
     assert "REFRENCES" in json.load(refusal.value)["error"]
+
+
+def test_the_preprocess_model_alone_refuses_the_same(server) -> None:
+    """One table of limits, whichever way a request comes in."""
+    refusals = []
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        for model in ("minimax_h3", "preprocess"):
+            tensors = []
+            for name, files in (("PROMPT", [b"p"]), ("REFERENCES", [PICTURE] * 10)):
+                tensors.append(grpcclient.InferInput(name, [len(files)], "BYTES"))
+                tensors[-1].set_data_from_numpy(np.array(files, dtype=object))
+            tensors.append(grpcclient.InferInput("TASK", [1], "BYTES"))
+            tensors[-1].set_data_from_numpy(np.array([b"t2va"], dtype=object))
+            with pytest.raises(InferenceServerException) as refusal:
+                client.infer(model, tensors)
+            refusals.append(refusal.value.message().removeprefix("in ensemble 'minimax_h3', "))
+    assert refusals[0] == refusals[1]
+    assert refusals[0].startswith("references: 10 is not legal; legal: absent for task t2va")
 
 
 def test_a_full_server_refuses_at_once_and_loses_nothing(server_with) -> None:
