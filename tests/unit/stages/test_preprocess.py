@@ -204,9 +204,10 @@ def test_the_row_budget_is_checked_before_a_pixel_is_decoded(
         raise AssertionError("decoded")
 
     monkeypatch.setattr(preprocess, "present_all", decode)
-    small = Served(tiny_checkpoint, max_packed_rows=20_000)
-    with pytest.raises(InvalidRequestError, match=r"references: 64x64, .* rows of files .*20000"):
-        small.run(REFERENCES=files(*[png(64, 64)] * 9))
+    # text 4,107 with the picture's tokens, 4,096 of the picture itself, 562 of the clip
+    small = Served(tiny_checkpoint, max_packed_rows=8_000)
+    with pytest.raises(InvalidRequestError, match=r"references: 64x64, .* 4096 rows of .*8000"):
+        small.run(REFERENCES=files(png(64, 64)))
     assert small.jobs.active() == 0
 
 
