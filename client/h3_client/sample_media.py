@@ -7,10 +7,14 @@ imported. Speech is made by the program espeak-ng.
 import importlib.util
 import shutil
 import subprocess
+import wave
 from pathlib import Path
+
+import numpy as np
 
 SPEECH = "The quick brown fox jumps over the lazy dog, and the dog does not mind at all."
 SPEAKER = "espeak-ng"
+_TONE_RATE_HZ = 22_050
 
 
 class MissingMediaError(Exception):
@@ -41,6 +45,16 @@ def speech(target: Path, text: str = SPEECH) -> Path:
     if speaker is None:
         raise MissingMediaError(f"{SPEAKER} is not installed (Debian: apt-get install {SPEAKER})")
     subprocess.run([speaker, "-w", str(target), text], check=True)
+    return target
+
+
+def tone(target: Path, seconds: float = 4.0) -> Path:
+    """Write a tone that swells every second as a WAV file (22.05 kHz mono)."""
+    times = np.arange(round(seconds * _TONE_RATE_HZ)) / _TONE_RATE_HZ
+    samples = 12_000 * np.sin(2 * np.pi * 220 * times) * np.sin(np.pi * times) ** 2
+    with wave.open(str(target), "wb") as file:
+        file.setparams((1, 2, _TONE_RATE_HZ, 0, "NONE", ""))
+        file.writeframes(samples.astype("<i2").tobytes())
     return target
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import wave
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,17 @@ def test_memory_of_a_process_and_its_children(tmp_path: Path) -> None:
     pids = {int(line.split("\t")[1]) for line in lines}
     assert {os.getpid(), child.pid} <= pids
     assert all(int(line.split("\t")[3]) > 0 for line in lines)
+
+
+def test_without_a_speaker_a_tone_stands_in_and_is_announced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (case,) = (one for one in accept.cases(tmp_path) if one.name == "ref2va-image-audio")
+    assert case.files[-1] == str(tmp_path / "tone.wav")
+    assert "a tone stands in for speech" in capsys.readouterr().err
+    with wave.open(case.files[-1]) as file:
+        assert (file.getnframes(), file.getframerate()) == (88_200, 22_050)
 
 
 def test_sample_media_are_there_or_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
