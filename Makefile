@@ -8,9 +8,11 @@ PY := .venv/bin/python
 TINY := checkpoints/tiny
 SOURCES := python_backends client build_engines tests model_repository .ci
 SOAK_SECONDS ?= 1800
+PROFILE ?= tiny
+ACCEPT ?= out/accept
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup lock checkpoint demo test test-unit soak lint format render bench clean
+.PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -23,12 +25,17 @@ lock: setup ## resolve all packages anew into requirements/lock.txt
 	@requirements/install.sh
 
 checkpoint: setup ## write the tiny random checkpoint, if it is not there
-	@[ -e $(TINY) ] || { \
-	  rm -rf $(TINY).part; \
+	@[ -e $(TINY)/Ref2VA ] || { \
+	  rm -rf $(TINY) $(TINY).part; \
 	  $(PY) -m build_engines tiny $(TINY).part && mv $(TINY).part $(TINY); }
 
 demo: checkpoint ## one clip from nothing: server, h3 generate, h3 check, server stopped
 	@exec $(PY) -m h3_client.demo --checkpoint $(TINY)
+
+accept: checkpoint ## all tasks with real files; ADDRESS=host:port PROFILE=released SET="seed=7" SERVE="--device cpu"
+	@exec $(PY) -m h3_client.accept --checkpoint $(or $(CHECKPOINT),$(TINY)) --profile "$(PROFILE)" \
+	  $(if $(ADDRESS),--url "$(ADDRESS)") --set '$(SET)' --serve '$(SERVE)' --output "$(ACCEPT)" \
+	  $(if $(MIN_PSNR),--min-keyframe-psnr "$(MIN_PSNR)")
 
 test: setup ## all tests that this machine can run, with the reasons of skips counted
 	@mkdir -p out; rm -f out/junit.xml; status=0; \
@@ -55,6 +62,9 @@ format: setup ## let ruff format and fix what it can
 
 render: setup ## write config.pbtxt of every model from core/contracts.py
 	@$(PY) -m minimax_h3.triton_io.render model_repository
+
+docs: setup ## write docs/requests.md from the tables of the request contract
+	@$(PY) -m minimax_h3.core.request_page docs/requests.md
 
 bench: checkpoint ## benchmarks of tests/benchmarks on the tiny checkpoint, as JSON
 	@shopt -s nullglob; for file in tests/benchmarks/bench_*.py; do \

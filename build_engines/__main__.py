@@ -7,21 +7,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from build_engines.convert import convert_to_diffusers
-from build_engines.tiny_checkpoint import PARTITIONS, write_tiny
+from build_engines.tiny_checkpoint import PARTITIONS, write_tiny, write_tiny_pair
 from build_engines.verify import verify
 from minimax_h3.core.errors import H3Error
 
 LAYOUTS = ("official", "diffusers")
+BOTH = "both"
 
 
 def _tiny(arguments: argparse.Namespace) -> None:
     if arguments.layout == "official":
-        root = write_tiny(arguments.folder, arguments.seed, arguments.partition)
+        root = _write_official(arguments.folder, arguments)
     else:
         with tempfile.TemporaryDirectory() as scratch:
-            source = write_tiny(Path(scratch), arguments.seed, arguments.partition)
+            source = _write_official(Path(scratch), arguments)
             root = convert_to_diffusers(source, arguments.folder)
     print(f"wrote {root}")
+
+
+def _write_official(folder: Path, arguments: argparse.Namespace) -> Path:
+    if arguments.partition == BOTH:
+        return write_tiny_pair(folder, arguments.seed)
+    return write_tiny(folder, arguments.seed, arguments.partition)
 
 
 def _convert(arguments: argparse.Namespace) -> None:
@@ -42,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     tiny.add_argument("folder", type=Path)
     tiny.add_argument("--seed", type=int, default=0)
     tiny.add_argument("--layout", choices=LAYOUTS, default=LAYOUTS[0])
-    tiny.add_argument("--partition", choices=PARTITIONS, default=PARTITIONS[0])
+    tiny.add_argument("--partition", choices=(*PARTITIONS, BOTH), default=BOTH)
     tiny.set_defaults(run=_tiny)
 
     convert = commands.add_parser("convert", help="rewrite a checkpoint in another layout")

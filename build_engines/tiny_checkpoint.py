@@ -13,6 +13,7 @@ from minimax_h3.weights.vae_config import (
 )
 
 PARTITIONS = ("FL2VA", "Ref2VA")
+SHARED = ("tokenizer", "processor", "text_encoder", "video_vae", "audio_vae")
 _ONE_FILE = 1 << 40
 
 
@@ -22,20 +23,40 @@ def write_tiny(target: Path, seed: int, partition: str) -> Path:
     Raises:
         CheckpointError: the partition folder exists and holds something.
     """
-    root = target / partition
-    if root.exists() and any(root.iterdir()):
-        raise CheckpointError(f"{root}: exists and is not empty; remove it or name another folder")
-    _write_json(root / "model_index.json", tiny_configs.model_index(partition))
+    root = _write_transformer(target, seed, partition)
     write_files(root / "tokenizer", tokenizer_files())
     write_files(root / "processor", processor_files())
-    _write_json(root / "transformer" / "config.json", tiny_configs.transformer())
-    transformer = tiny_weights.transformer(seed, partition)
-    write_component(root / "transformer", "model", transformer.items(), 300_000)
     _write_json(root / "text_encoder" / "config.json", tiny_configs.text_encoder())
     write_files(root / "text_encoder", tokenizer_files())
     text_encoder = tiny_weights.text_encoder(seed)
     write_component(root / "text_encoder", "model", text_encoder.items(), 500_000)
     _write_autoencoders(root, seed)
+    return root
+
+
+def write_tiny_pair(target: Path, seed: int) -> Path:
+    """Write both partitions; what they share is written once and linked by relative paths.
+
+    Raises:
+        CheckpointError: one of the partition folders exists and holds something.
+    """
+    first, second = PARTITIONS
+    write_tiny(target, seed, first)
+    root = _write_transformer(target, seed, second)
+    for folder in SHARED:
+        (root / folder).symlink_to(Path("..") / first / folder)
+    return target
+
+
+def _write_transformer(target: Path, seed: int, partition: str) -> Path:
+    """What no two partitions share."""
+    root = target / partition
+    if root.exists() and any(root.iterdir()):
+        raise CheckpointError(f"{root}: exists and is not empty; remove it or name another folder")
+    _write_json(root / "model_index.json", tiny_configs.model_index(partition))
+    _write_json(root / "transformer" / "config.json", tiny_configs.transformer())
+    transformer = tiny_weights.transformer(seed, partition)
+    write_component(root / "transformer", "model", transformer.items(), 300_000)
     return root
 
 

@@ -45,7 +45,7 @@ def verify(path: Path, task_type: str) -> Iterator[str]:
 
 
 def _text_encoder(manifest: CheckpointManifest) -> nn.Module:
-    return TruncatedQwen3VL.load(manifest, _CPU, torch.bfloat16, with_vision=True)
+    return TruncatedQwen3VL.load(manifest, _CPU, torch.bfloat16)
 
 
 def _transformer(manifest: CheckpointManifest) -> nn.Module:

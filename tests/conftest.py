@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random checkpoint in the official layout: the folder that holds FL2VA/."""
+    """A tiny random checkpoint in the official layout: the folder that holds FL2VA/ and Ref2VA/."""
     return _tiny(tmp_path_factory.mktemp("tiny"), "official")
 
 

@@ -115,7 +115,8 @@ class H3Client:
             request_id: alias for `job` and `cancel` from another thread; a fresh one if None.
             timeout_s: give up waiting after this long; the job itself goes on, see `cancel`.
             fields: further request fields by name (`width`, `seed`, ...); None means absent. A
-                name without a tensor of its own travels in OPTIONS.
+                name without a tensor of its own travels in OPTIONS. `keyframes` and `references`
+                take files: bytes, a `Path`, or the text `file:NAME` for a file at the server.
 
         Raises:
             H3ClientError: with the server's status and message.

@@ -41,7 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         with running_server(args.checkpoint, args.run_dir) as address:
             print(f"the server took {time.monotonic() - began:.1f} s to be ready", flush=True)
@@ -60,14 +60,22 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def running_server(checkpoint: Path, run_dir: Path) -> Iterator[str]:
+def running_server(
+    checkpoint: Path, run_dir: Path, options: Sequence[str] = (), *, keep_log: bool = False
+) -> Iterator[str]:
     """A server of its own on free ports; gives its gRPC address, and stops it whatever happens.
+
+    Args:
+        checkpoint: checkpoint folder.
+        run_dir: where the start's own folder goes.
+        options: further options of `h3 serve`.
+        keep_log: leave the start's folder there; after a failure it stays anyway.
 
     Raises:
         DemoError: it did not become ready.
     """
     folder = run_dir / f"demo-{uuid.uuid4().hex[:8]}"
-    words = ["--checkpoint", str(checkpoint), "--run-dir", str(folder)]
+    words = ["--checkpoint", str(checkpoint), "--run-dir", str(folder), *options]
     for service in ("http", "grpc", "metrics"):
         words += [f"--{service}-port", "0"]
     # A session of its own: Ctrl-C reaches this process only, which then stops the server in order.
@@ -76,7 +84,6 @@ def running_server(checkpoint: Path, run_dir: Path) -> Iterator[str]:
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
-    keep_log = False
     try:
         yield _address(server, folder)
     except DemoError:
@@ -131,7 +138,8 @@ def _h3(*words: str) -> None:
         raise DemoError(f"h3 {words[0]} failed")
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """A signal handler: SIGTERM ends a run in order, like Ctrl-C."""
     del number, frame
     raise KeyboardInterrupt
 

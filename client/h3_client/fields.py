@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h3_client.errors import INVALID_ARGUMENT, H3ClientError
+from h3_client.media import FILE_FIELDS, encoded_files
 
 BYTES, BOOL, INT32, INT64, FP32 = "BYTES", "BOOL", "INT32", "INT64", "FP32"
 OPTIONS = "OPTIONS"
 
-# Field -> tensor data type; the tensor is called like the field, in capitals, and has shape [1].
+# Field -> tensor data type; the tensor is called like the field, in capitals, and has shape [1],
+# or as many elements as a list field was given.
 TENSOR_FIELDS = MappingProxyType(
     {
         "prompt": BYTES,
@@ -28,9 +30,15 @@ TENSOR_FIELDS = MappingProxyType(
         "seed": INT64,
         "num_outputs": INT32,
         "fps": FP32,
+        "keyframes": BYTES,
+        "frame_indices": INT32,
+        "references": BYTES,
+        "start_time_seconds": FP32,
+        "audio_mode": BYTES,
         "return_frames": BOOL,
     }
 )
+LIST_FIELDS = frozenset({*FILE_FIELDS, "frame_indices", "start_time_seconds"})
 _INT_TYPES: Mapping[str, type[np.signedinteger[Any]]] = MappingProxyType(
     {INT32: np.int32, INT64: np.int64}
 )
@@ -87,6 +95,18 @@ def _options_json(options: Mapping[str, object]) -> str:
 
 
 def _tensor(name: str, value: object) -> InputTensor:
+    if name in FILE_FIELDS:
+        values = np.empty(len(files := encoded_files(name, value)), dtype=np.object_)
+        values[:] = files
+        return InputTensor(name.upper(), BYTES, values)
+    if name in LIST_FIELDS and isinstance(value, list | tuple):
+        elements = [_single(name, element) for element in value] or [_single(name, value)]
+        joined = np.concatenate([element.values for element in elements])
+        return InputTensor(name.upper(), TENSOR_FIELDS[name], joined)
+    return _single(name, value)
+
+
+def _single(name: str, value: object) -> InputTensor:
     datatype = TENSOR_FIELDS[name]
     if datatype == BYTES and isinstance(value, str):
         return text_input(name.upper(), value)

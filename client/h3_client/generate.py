@@ -17,6 +17,7 @@ from typing import Any
 from h3_client.client import GenerationResult, H3Client
 from h3_client.connection import add_connection_arguments, connect
 from h3_client.errors import INTERNAL, INVALID_ARGUMENT, H3ClientError
+from h3_client.media import SERVER_FILE
 from h3_client.output_files import check_writable, clip_paths, write_atomically
 from h3_client.progress import DONE, JobProgress, ProgressView, progress_view
 
@@ -27,7 +28,7 @@ CANCEL_WAIT_S = 30.0  # a step of a full-size job can take this long
 INTERRUPTED = 130
 
 _FIELD_OPTIONS = (
-    ("--task", str, "t2va; inferred when absent"),
+    ("--task", str, "t2va, fl2va or ref2va; inferred when absent"),
     ("--width", int, "canvas width in pixels, a multiple of 32, with --height"),
     ("--height", int, "canvas height in pixels, a multiple of 32, with --width"),
     ("--aspect-ratio", str, "W:H on the 768 short edge, instead of a size"),
@@ -36,6 +37,7 @@ _FIELD_OPTIONS = (
     ("--steps", int, "sigma points; one forward fewer is run"),
     ("--seed", int, "noise seed of the first clip"),
     ("--num-outputs", int, "clips; clip i uses seed + i"),
+    ("--audio-mode", str, "lock_source: the one sound among --ref becomes the clip's sound"),
 )
 _FIELD_NAMES = {"steps": "num_inference_steps"}
 # Arguments of `H3Client.generate` that are no request fields, and the field behind one of them.
@@ -50,6 +52,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for flag, kind, text in _FIELD_OPTIONS:
         parser.add_argument(flag, type=kind, help=text)
+    files = parser.add_argument_group(
+        "files", f"a path, or {SERVER_FILE}NAME for a file below the server's media root"
+    )
+    files.add_argument("--first", metavar="FILE", type=_media, help="picture to begin with")
+    files.add_argument("--last", metavar="FILE", type=_media, help="picture to end on")
+    files.add_argument(
+        "--ref",
+        metavar="FILE",
+        type=_media,
+        action="append",
+        help="reference picture, video or sound; repeated in the order the prompt counts them",
+    )
+    files.add_argument(
+        "--start",
+        metavar="SECONDS",
+        type=float,
+        action="append",
+        help="seconds to skip, one for each reference video",
+    )
     parser.add_argument(
         "--option",
         action="append",
@@ -100,6 +121,7 @@ def request_fields(args: argparse.Namespace) -> dict[str, Any]:
         value = getattr(args, name)
         if value is not None:
             fields[_FIELD_NAMES.get(name, name)] = value
+    fields |= _media_fields(args)
     for text in args.option:
         name, separator, value = text.partition("=")
         if not separator or not name:
@@ -114,6 +136,24 @@ def request_fields(args: argparse.Namespace) -> dict[str, Any]:
         except ValueError as error:
             message = f"--option {text}: not JSON ({error}); a text needs quotes: {name}='\"...\"'"
             raise H3ClientError(INVALID_ARGUMENT, message) from error
+    return fields
+
+
+def _media(word: str) -> Path | str:
+    """What a file option means: text for a file at the server, else a path here."""
+    return word if word.startswith(SERVER_FILE) else Path(word)
+
+
+def _media_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields behind the options for files."""
+    fields: dict[str, Any] = {}
+    keyframes = {index: file for index, file in ((0, args.first), (-1, args.last)) if file}
+    if keyframes:
+        fields |= {"keyframes": list(keyframes.values()), "frame_indices": list(keyframes)}
+    if args.ref:
+        fields["references"] = args.ref
+    if args.start:
+        fields["start_time_seconds"] = args.start
     return fields
 
 

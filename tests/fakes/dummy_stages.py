@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from minimax_h3.core.config import StageConfig
+from minimax_h3.core.constants import VISION_PATCH_WIDTH
 from minimax_h3.core.contracts import MODELS, ROUTES
 from minimax_h3.core.errors import CancelledError, H3Error, InvalidRequestError, UnknownSessionError
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
@@ -71,6 +72,9 @@ class DummyPreprocess(DummyStage):
             "TASK": text_tensor(fields.get("TASK", "t2va")),
             "TOKEN_IDS": np.arange(TEXT_ROWS, dtype=np.int64),
             "TEXT_TAGS": np.ones((1, TEXT_ROWS), np.int64),
+            "PIXEL_VALUES": np.zeros((0, VISION_PATCH_WIDTH), np.uint8),
+            "IMAGE_GRID_THW": np.zeros((0, 3), np.int64),
+            "VIDEO_GRID_THW": np.zeros((0, 3), np.int64),
         }
 
 
@@ -231,6 +235,7 @@ STAGES = {
     "condition_encoder": DummyConditionEncoder,
     "denoiser": DummyDenoiser,
     "dit_fl2va": DummyDit,
+    "dit_ref2va": DummyDit,
     "video_decoder": DummyVideoDecoder,
     "audio_decoder": DummyAudioDecoder,
     "muxer": DummyMuxer,

@@ -114,7 +114,9 @@ class InProcessServer:
             instance.initialize(
                 {
                     "model_config": json_format.MessageToJson(
-                        config, preserving_proto_field_name=True
+                        config,
+                        preserving_proto_field_name=True,
+                        always_print_fields_with_no_presence=True,  # as the server does
                     ),
                     "model_instance_kind": kind,
                     "model_instance_name": f"{name}_0_{index}",
@@ -226,20 +228,36 @@ def _find_fault(request: pb_utils.InferenceRequest, config: ModelConfig) -> str:
 
 
 def run_stage_by_stage(checkpoint: Path, request: Arrays, **parameters: str) -> Arrays:
-    """Serve one request model after model, in the ensemble's order.
+    """Serve one request model after model; see `stage_by_stage`.
 
     Args:
         checkpoint: absolute checkpoint folder.
         request: the client's inputs.
         parameters: other parameters of every model.
+    """
+    with server_of(checkpoint, **parameters) as server:
+        return stage_by_stage(server, request)
+
+
+def server_of(checkpoint: Path, **parameters: str) -> InProcessServer:
+    """The product's own repository in this process.
+
+    Args:
+        checkpoint: absolute checkpoint folder.
+        parameters: other parameters of every model.
+    """
+    repository = Path(__file__).resolve().parents[2] / "model_repository"
+    return InProcessServer(repository, {"checkpoint_dir": str(checkpoint), **parameters})
+
+
+def stage_by_stage(server: InProcessServer, request: Arrays) -> Arrays:
+    """Serve one request model after model, in the ensemble's order.
 
     Returns:
         Every tensor of the request, ensemble-internal ones included.
     """
     tensors = dict(request)
-    repository = Path(__file__).resolve().parents[2] / "model_repository"
-    with InProcessServer(repository, {"checkpoint_dir": str(checkpoint), **parameters}) as server:
-        for model in ENSEMBLE_STEPS:
-            names = [spec.name for spec in MODELS[model].inputs if spec.name in tensors]
-            tensors |= server.infer(model, {name: tensors[name] for name in names})
+    for model in ENSEMBLE_STEPS:
+        names = [spec.name for spec in MODELS[model].inputs if spec.name in tensors]
+        tensors |= server.infer(model, {name: tensors[name] for name in names})
     return tensors

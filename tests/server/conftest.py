@@ -105,6 +105,13 @@ def start_server() -> Iterator[Callable[[ServeSettings], RunningServer]]:
         yield lambda settings: servers.enter_context(running(settings, in_haste=True))
 
 
+@pytest.fixture(scope="module")
+def start_shared_server() -> Iterator[Callable[[ServeSettings], RunningServer]]:
+    """As `start_server`, for all tests of a module."""
+    with ExitStack() as servers:
+        yield lambda settings: servers.enter_context(running(settings, in_haste=True))
+
+
 @pytest.fixture
 def server_with(
     start_server: Callable[[ServeSettings], RunningServer],

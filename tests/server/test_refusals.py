@@ -6,10 +6,15 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
+from fakes.small_media import picture
+from tritonclient.utils import InferenceServerException
 
 from h3_client.client import H3Client, H3ClientError
 
+PICTURE = picture(64, 64)
 SMALL = {"width": 64, "height": 64, "num_inference_steps": 4}
 
 # field, value as shown, legal range as shown, request
@@ -23,8 +28,17 @@ BAD = [
     ("duration", "nan", "4..15", {"duration": float("nan")}),
     ("num_inference_steps", "1", "2..200", {"num_inference_steps": 1}),
     ("refrences", "refrences", "known fields", {"refrences": 1}),
-    ("task", "ref2va", "t2va", {"task": "ref2va"}),
-    ("task", "fl2va", "t2va", {"task": "fl2va"}),
+    ("references", "absent", "at least one image", {"task": "ref2va"}),
+    ("keyframes", "absent", "1 or 2 pictures", {"task": "fl2va"}),
+    ("task", "'ref2va' is not served", "t2va, fl2va", {"references": [PICTURE]}),
+    ("keyframes", "1 is not legal", "absent for task t2va", {"task": "t2va", "keyframes": PICTURE}),
+    ("keyframes", "1 is not legal", "exclude", {"keyframes": PICTURE, "references": PICTURE}),
+    ("keyframes[0]", "unknown format", "JPEG, PNG, WEBP", {"keyframes": [b"garbage"]}),
+    ("keyframes[1]", "GIF", "JPEG, PNG, WEBP", {"keyframes": [PICTURE, b"GIF89a" + bytes(50)]}),
+    ("keyframes[0]", "file: names", "the bytes", {"keyframes": "file:a.png"}),
+    ("frame_indices", "(7,)", "[0] or [-1]", {"keyframes": PICTURE, "frame_indices": 7}),
+    ("start_time_seconds", "-1", "0 or more", {"start_time_seconds": [-1.0]}),
+    ("audio_mode", "lock_source", "native", {"audio_mode": "lock_source"}),
     ("quality", "reserved", "does not have", {"quality": "high"}),
     ("width, height, num_frames", "packed rows", "262144", {"width": 4096, "height": 4096}),
     ("video_crf", "99", "0..51", {"video_crf": 99}),
@@ -91,6 +105,24 @@ def test_an_unknown_tensor_is_refused_by_name(server) -> None:
         urllib.request.urlopen(request)
     assert refusal.value.code == 400
     assert "REFRENCES" in json.load(refusal.value)["error"]
+
+
+def test_the_preprocess_model_alone_refuses_the_same(server) -> None:
+    """One table of limits, whichever way a request comes in."""
+    refusals = []
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        for model in ("minimax_h3", "preprocess"):
+            tensors = []
+            for name, files in (("PROMPT", [b"p"]), ("REFERENCES", [PICTURE] * 10)):
+                tensors.append(grpcclient.InferInput(name, [len(files)], "BYTES"))
+                tensors[-1].set_data_from_numpy(np.array(files, dtype=object))
+            tensors.append(grpcclient.InferInput("TASK", [1], "BYTES"))
+            tensors[-1].set_data_from_numpy(np.array([b"t2va"], dtype=object))
+            with pytest.raises(InferenceServerException) as refusal:
+                client.infer(model, tensors)
+            refusals.append(refusal.value.message().removeprefix("in ensemble 'minimax_h3', "))
+    assert refusals[0] == refusals[1]
+    assert refusals[0].startswith("references: 10 is not legal; legal: absent for task t2va")
 
 
 def test_a_full_server_refuses_at_once_and_loses_nothing(server_with) -> None:

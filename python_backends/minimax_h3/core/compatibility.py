@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minimax_h3.core.config import StageConfig
+from minimax_h3.core.constants import TASK_FL2VA, TASK_REF2VA
 from minimax_h3.core.errors import ConfigError, NotAvailableError
 from minimax_h3.core.request import GenerationRequest
 
@@ -29,6 +30,9 @@ _REQUEST_FEATURES: dict[str, Callable[[GenerationRequest], bool]] = {
     "return_frames": lambda request: request.return_frames,
     "noise_recipe=single_stream": lambda request: request.noise_recipe == "single_stream",
     "flow_shift": lambda request: request.flow_shift is not None,
+    "task=fl2va": lambda request: request.task == TASK_FL2VA,
+    "task=ref2va": lambda request: request.task == TASK_REF2VA,
+    "audio_mode=lock_source": lambda request: request.locks_source,
 }
 
 
@@ -43,8 +47,19 @@ class Rule:
 
 
 RULES = (
-    Rule("task_type=ref2va", "task_type=ref2va", REFUSED, "dit_ref2va is not in this version"),
-    Rule("task_type=combined", "task_type=combined", REFUSED, "dit_ref2va is not in this version"),
+    Rule("task_type=combined", "task_type=combined", WORKS, "test_only_the_chosen_dit_is_called"),
+    Rule("task=fl2va", "num_outputs>1", WORKS, "test_clips_of_one_request_share_its_keyframes"),
+    Rule(
+        "task=fl2va",
+        "noise_recipe=single_stream",
+        WORKS,
+        "test_clips_of_one_request_share_its_keyframes",
+    ),
+    Rule("task=fl2va", "return_frames", WORKS, "test_clips_of_one_request_share_its_keyframes"),
+    Rule("task=ref2va", "noise_recipe=single_stream", WORKS, "test_ref2va_equals_the_reference"),
+    Rule("task=fl2va", "audio_mode=lock_source", WORKS, "test_a_driving_audio_may_join_any_task"),
+    Rule("task=ref2va", "audio_mode=lock_source", WORKS, "test_a_driving_audio_may_join_any_task"),
+    Rule("device=cuda", "task_type=combined", UNTESTED, "no test holds both DiTs on one GPU"),
     Rule("device=cpu", "dtype=bf16", WORKS, "test_bf16_on_cpu_stays_close_to_fp32"),
     Rule("device=cuda", "dtype=fp32", UNTESTED, "no test runs the released sizes in FP32"),
     Rule("num_outputs>1", "return_frames", WORKS, "test_outputs_use_consecutive_seeds"),

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from minimax_h3.core.constants import TASK_FL2VA, TASK_REF2VA
 from minimax_h3.core.errors import ConfigError
 
-TASK_TYPES = ("fl2va", "ref2va", "combined")
+COMBINED = "combined"
+TASK_TYPES = (TASK_FL2VA, TASK_REF2VA, COMBINED)
 DEVICES = "auto, cpu, cuda or cuda:N"
 DTYPES = ("auto", "fp32", "bf16")
 ATTENTION_BACKENDS = ("auto", "sdpa")
@@ -25,6 +27,8 @@ class StageConfig:
         running_jobs: jobs that take turns at the DiT; further ones wait inside the denoiser.
         max_jobs: running plus waiting jobs; beyond it requests are refused.
         session_lease_s: seconds after which an untouched DiT session is checked and may be dropped.
+        media_root: absolute folder below which a request may name files as `file:NAME`; empty
+            refuses such names, so that no client makes the server open a path.
         cpu_threads: torch threads per process; 0 shares the cores between the models that compute
             at the same time.
         test_step_delay_ms: sleep added to every DiT step, for scheduling tests; 0 in service.
@@ -39,6 +43,7 @@ class StageConfig:
     running_jobs: int = 4
     max_jobs: int = 8
     session_lease_s: float = 600.0
+    media_root: str = ""
     cpu_threads: int = 0
     test_step_delay_ms: float = 0.0
 
@@ -50,6 +55,10 @@ class StageConfig:
         device, _, index = self.device.partition(":")
         if device not in ("auto", "cpu", "cuda") or (index and not index.isdigit()):
             raise ConfigError(f"device: {self.device!r} is not legal; legal: {DEVICES}")
+        if self.media_root and not Path(self.media_root).is_absolute():
+            raise ConfigError(
+                f"media_root: {self.media_root!r} is not legal; legal: an absolute path, or empty"
+            )
         _at_least("max_packed_rows", self.max_packed_rows, 1)
         _at_least("running_jobs", self.running_jobs, 1)
         _at_least("max_jobs", self.max_jobs, self.running_jobs)

@@ -25,6 +25,11 @@ VIDEO_LATENT_CHANNELS = 24
 VIDEO_ROW_WIDTH = 96  # VIDEO_LATENT_CHANNELS * prod(PATCH_SIZE)
 AUDIO_ROW_WIDTH = 32
 
+VISION_PATCH_PIXELS = 16  # side of one vision patch of the text encoder
+VISION_MERGE = 2  # patches per side that become one token
+VISION_PAIR_FRAMES = 2  # frames per patch in time; a picture is shown twice
+VISION_PATCH_WIDTH = 768  # 3 * VISION_PATCH_PIXELS ** 2: one patch of one frame
+PRESENTED_FRAME_STEP = 12  # the text encoder sees every 12th frame of a 24 fps video: 2 fps
 TEXT_ENCODER_LAYERS = 50  # hidden_states[50]: after 50 decoder layers, before any norm
 CONDITION_TIME = 0.999  # t of visual condition rows, in the data and in the AdaLN lookup
 AUDIO_CONDITION_TIME = 1.0  # reference sound stays clean

@@ -8,12 +8,15 @@ model with `max_batch_size > 0`; Triton adds it in front.
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from minimax_h3.core.config import COMBINED
 from minimax_h3.core.constants import (
     AUDIO_ROW_WIDTH,
     TASK_FL2VA,
+    TASK_REF2VA,
     TASK_T2VA,
     VIDEO_LATENT_CHANNELS,
     VIDEO_ROW_WIDTH,
+    VISION_PATCH_WIDTH,
 )
 
 STRING, BOOL, UINT8, INT32, INT64, FP32 = "STRING", "BOOL", "UINT8", "INT32", "INT64", "FP32"
@@ -69,6 +72,19 @@ PLAN = TensorSpec("PLAN", STRING, (1,), "JSON of core.plan.Plan: the validated r
 TASK = TensorSpec("TASK", STRING, (1,), "resolved task; the key of ROUTES")
 TOKEN_IDS = TensorSpec("TOKEN_IDS", INT64, (-1,), "token ids of the presentation, L")
 TEXT_TAGS = TensorSpec("TEXT_TAGS", INT64, (1, -1), "modality tag of each text row, [1, L]")
+PIXEL_VALUES = TensorSpec(
+    "PIXEL_VALUES",
+    UINT8,
+    (-1, VISION_PATCH_WIDTH),
+    "vision patches of one frame each, [patches, 3 * 16 * 16]: all pictures, then all videos with "
+    "the two frames of a pair next to each other; normalised by the text encoder; no rows for t2va",
+)
+IMAGE_GRID_THW = TensorSpec(
+    "IMAGE_GRID_THW", INT64, (-1, 3), "patches (t, h, w) of each picture block, in order"
+)
+VIDEO_GRID_THW = TensorSpec(
+    "VIDEO_GRID_THW", INT64, (-1, 3), "patches (t, h, w) of each reference video, in order"
+)
 PROMPT_EMBEDS = TensorSpec(
     "PROMPT_EMBEDS", FP32, (1, -1, -1), "hidden_states[50], [1, L, width]; FP32 holds BF16 exactly"
 )
@@ -82,7 +98,7 @@ AUDIO_CONDITION_ROWS = TensorSpec(
     "AUDIO_CONDITION_ROWS",
     FP32,
     (1, -1, AUDIO_ROW_WIDTH),
-    "rows of reference sound, channel-major, [1, Na, 32]; zero rows without one",
+    "rows of reference sound, then of a driving audio; channel-major each, [1, Na, 32]",
 )
 VIDEO_LATENTS = TensorSpec(
     "VIDEO_LATENTS",
@@ -112,6 +128,15 @@ DENOISER_INFO = _info("denoiser")
 VIDEO_DECODER_INFO = _info("video_decoder")
 AUDIO_DECODER_INFO = _info("audio_decoder")
 
+# Encoded files; preprocess and condition_encoder both read them, so that no pixels cross processes.
+KEYFRAMES = TensorSpec("KEYFRAMES", STRING, (-1,), "1 or 2 encoded pictures (fl2va)", optional=True)
+REFERENCES = TensorSpec(
+    "REFERENCES",
+    STRING,
+    (-1,),
+    "1..12 encoded pictures, videos and sounds, in the order the prompt counts them (ref2va)",
+    optional=True,
+)
 REQUEST_INPUTS = (
     # Optional for Triton only: without it an ensemble answers with a riddle, preprocess by name.
     TensorSpec("PROMPT", STRING, (1,), "what to make, used verbatim; required", optional=True),
@@ -127,6 +152,15 @@ REQUEST_INPUTS = (
     TensorSpec("SEED", INT64, (1,), "seed of the first clip", optional=True),
     TensorSpec("NUM_OUTPUTS", INT32, (1,), "clips; clip i uses seed + i", optional=True),
     TensorSpec("FPS", FP32, (1,), "must be 24", optional=True),
+    KEYFRAMES,
+    TensorSpec(
+        "FRAME_INDICES", INT32, (-1,), "0 (first) or -1 (last), one per keyframe", optional=True
+    ),
+    REFERENCES,
+    TensorSpec(
+        "START_TIME_SECONDS", FP32, (-1,), "seconds to skip, one per reference video", optional=True
+    ),
+    TensorSpec("AUDIO_MODE", STRING, (1,), "native or lock_source", optional=True),
     TensorSpec("RETURN_FRAMES", BOOL, (1,), "also fill FRAMES", optional=True),
     TensorSpec("OPTIONS", STRING, (1,), "JSON object with any other request field", optional=True),
 )
@@ -165,13 +199,20 @@ DENOISER_INSTANCES = 8  # running plus waiting jobs
 DIT_MAX_BATCH = 8
 
 _MODELS = (
-    ModelSpec("preprocess", REQUEST_INPUTS, (PLAN, TASK, TOKEN_IDS, TEXT_TAGS)),
     ModelSpec(
-        "text_encoder", (PLAN, TOKEN_IDS), (PROMPT_EMBEDS, TEXT_ENCODER_INFO), kind="KIND_MODEL"
+        "preprocess",
+        REQUEST_INPUTS,
+        (PLAN, TASK, TOKEN_IDS, TEXT_TAGS, PIXEL_VALUES, IMAGE_GRID_THW, VIDEO_GRID_THW),
+    ),
+    ModelSpec(
+        "text_encoder",
+        (PLAN, TOKEN_IDS, PIXEL_VALUES, IMAGE_GRID_THW, VIDEO_GRID_THW),
+        (PROMPT_EMBEDS, TEXT_ENCODER_INFO),
+        kind="KIND_MODEL",
     ),
     ModelSpec(
         "condition_encoder",
-        (PLAN,),
+        (PLAN, KEYFRAMES, REFERENCES),
         (CONDITION_ROWS, AUDIO_CONDITION_ROWS, CONDITION_ENCODER_INFO),
         kind="KIND_MODEL",
     ),
@@ -190,6 +231,9 @@ _MODELS = (
     ),
     ModelSpec(
         "dit_fl2va", _DIT_INPUTS, _DIT_OUTPUTS, max_batch_size=DIT_MAX_BATCH, kind="KIND_MODEL"
+    ),
+    ModelSpec(
+        "dit_ref2va", _DIT_INPUTS, _DIT_OUTPUTS, max_batch_size=DIT_MAX_BATCH, kind="KIND_MODEL"
     ),
     ModelSpec(
         "video_decoder",
@@ -234,4 +278,16 @@ ENSEMBLE_STEPS = (
 )
 
 # The only routing table: which DiT model a task's steps go to.
-ROUTES = MappingProxyType({TASK_T2VA: "dit_fl2va", TASK_FL2VA: "dit_fl2va"})
+ROUTES = MappingProxyType(
+    {TASK_T2VA: "dit_fl2va", TASK_FL2VA: "dit_fl2va", TASK_REF2VA: "dit_ref2va"}
+)
+
+
+def models_of(task_type: str) -> tuple[str, ...]:
+    """Models that a server of this task type needs: a DiT of the other partition is left out.
+
+    Args:
+        task_type: one of `core.config.TASK_TYPES`.
+    """
+    idle = set() if task_type == COMBINED else {*ROUTES.values()} - {ROUTES[task_type]}
+    return tuple(name for name in MODELS if name not in idle)

@@ -1,8 +1,10 @@
 """The plan: a validated request with every derived number, as one JSON text between the stages."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from minimax_h3.core.conditions import Condition, condition_rows
 from minimax_h3.core.constants import VAE_SPATIAL_STRIDE
 from minimax_h3.core.lengths import (
     audio_latents_from_frames,
@@ -24,6 +26,7 @@ class Plan:
         text_rows: presentation tokens, L.
         packed_rows: rows of one forward, text included.
         seeds: one per clip.
+        conditions: keyframes or references, in the caller's order; empty for t2va.
         received_at: wall-clock seconds since the epoch at which preprocess got the request.
         preprocess_s: seconds preprocess took.
     """
@@ -50,6 +53,7 @@ class Plan:
     video_crf: int
     received_at: float
     preprocess_s: float = 0.0
+    conditions: tuple[Condition, ...] = ()
 
     @property
     def num_forwards(self) -> int:
@@ -65,13 +69,17 @@ class Plan:
         """Inverse of `to_json`; the text comes from our own preprocess, so a wrong one is a bug."""
         values = json.loads(text)
         values["seeds"] = tuple(values["seeds"])
+        values["conditions"] = tuple(Condition(**fields) for fields in values["conditions"])
         return cls(**values)
 
 
-def packed_rows(request: GenerationRequest, text_rows: int) -> int:
-    """Rows of one forward of a request without conditions: text + sound + picture."""
+def packed_rows(
+    request: GenerationRequest, text_rows: int, conditions: Sequence[Condition] = ()
+) -> int:
+    """Rows of one forward: text + conditions + sound + picture."""
     return (
         text_rows
+        + condition_rows(conditions)
         + audio_rows(request.num_frames)
         + video_rows(request.width, request.height, request.num_frames)
     )
@@ -86,6 +94,7 @@ def build_plan(
     flow_shift: float,
     audio_flow_shift: float,
     received_at: float,
+    conditions: Sequence[Condition] = (),
 ) -> Plan:
     """Derive the plan of a validated request; the two shifts are the checkpoint's own."""
     return Plan(
@@ -100,7 +109,7 @@ def build_plan(
         latent_width=request.width // VAE_SPATIAL_STRIDE,
         audio_latents=audio_latents_from_frames(request.num_frames),
         text_rows=text_rows,
-        packed_rows=packed_rows(request, text_rows),
+        packed_rows=packed_rows(request, text_rows, conditions),
         num_points=request.num_points,
         flow_shift=flow_shift if request.flow_shift is None else request.flow_shift,
         audio_flow_shift=(
@@ -112,4 +121,5 @@ def build_plan(
         video_preset=request.video_preset,
         video_crf=request.video_crf,
         received_at=received_at,
+        conditions=tuple(conditions),
     )

@@ -1,4 +1,4 @@
-"""The request contract: one table of fields, and the validation of a request against it.
+"""A validated request, built from the fields of `core.fields`.
 
 Source: pipeline sheet section 1 with the choices of docs/decisions.md. Nothing is silently changed:
 an unknown, ill-typed, conflicting or out-of-range field is an `InvalidRequestError` that names the
@@ -6,153 +6,48 @@ field, the value and the legal range. Alignments that the contract states (frame
 are reported back in the metadata.
 """
 
-import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 from minimax_h3.core.canvas import canvas_from_ratio, check_canvas
-from minimax_h3.core.constants import TASKS, VIDEO_FPS
-from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
+from minimax_h3.core.conditions import FIRST_FRAME, LAST_FRAME
+from minimax_h3.core.constants import TASK_FL2VA, TASK_REF2VA, TASK_T2VA, TASKS, VIDEO_FPS
+from minimax_h3.core.errors import InvalidRequestError
+from minimax_h3.core.fields import (
+    AUDIO_LOCK_SOURCE,
+    AUDIO_MODES,
+    AUDIO_NATIVE,
+    DEFAULT_CRF,
+    DEFAULT_FRAMES,
+    DEFAULT_PRESET,
+    DEFAULT_RATIO,
+    DEFAULT_SEED,
+    DEFAULT_STEPS,
+    FIELDS,
+    MAX_FLOW_SHIFT,
+    MAX_FRAMES,
+    MAX_OUTPUTS,
+    MAX_PROMPT_BYTES,
+    MAX_SECONDS,
+    MAX_SEED,
+    MAX_STEPS,
+    MIN_FLOW_SHIFT,
+    MIN_FRAMES,
+    MIN_SECONDS,
+    MIN_STEPS,
+    NOISE_RECIPES,
+    X264_PRESETS,
+    check_types,
+    refuse,
+)
 from minimax_h3.core.lengths import align_frames_up, frames_from_seconds
+from minimax_h3.core.limits import LIMITS, check
 
-MIN_SECONDS, MAX_SECONDS = 4.0, 15.0
-MIN_FRAMES = round(MIN_SECONDS * VIDEO_FPS)  # requested, before alignment
-MAX_FRAMES = align_frames_up(round(MAX_SECONDS * VIDEO_FPS))  # 362
-DEFAULT_FRAMES = 124
-MIN_STEPS, MAX_STEPS, DEFAULT_STEPS = 2, 200, 50
-MAX_OUTPUTS = 10
-MAX_SEED = 2**63 - 1
-MAX_PROMPT_BYTES = 32_768
-MAX_PROMPT_TOKENS = 8192  # attention is quadratic in them, and the encoder serves one at a time
-MAX_OPTIONS_BYTES = 65_536
-MIN_FLOW_SHIFT, MAX_FLOW_SHIFT = 0.01, 100.0
-SHIFT_LEGAL = f"{MIN_FLOW_SHIFT:g}..{MAX_FLOW_SHIFT:g}"
-DEFAULT_SEED = 42
-DEFAULT_RATIO = "16:9"
-NOISE_RECIPES = ("per_stream", "single_stream")
-X264_PRESETS = (
-    *("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower"),
-    "veryslow",
-)
-DEFAULT_PRESET, DEFAULT_CRF = "veryfast", 18
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One request field: its JSON type, its legal values in words, and its meaning."""
-
-    kind: type
-    legal: str
-    meaning: str
-    default: str = "-"
-
-
-FIELDS = MappingProxyType(
-    {
-        "prompt": Field(
-            str,
-            f"1..{MAX_PROMPT_BYTES} bytes of UTF-8, up to {MAX_PROMPT_TOKENS} tokens, not blank",
-            "what to make",
-        ),
-        "task": Field(str, "one of " + ", ".join(TASKS), "only t2va is served so far", "inferred"),
-        "width": Field(int, "multiple of 32, with height", "canvas width, pixels", "by ratio"),
-        "height": Field(int, "multiple of 32, with width", "canvas height, pixels", "by ratio"),
-        "aspect_ratio": Field(
-            str, "W:H between 1:4 and 4:1", "canvas on the 768 short edge", DEFAULT_RATIO
-        ),
-        "duration": Field(
-            float, f"{MIN_SECONDS:g}..{MAX_SECONDS:g} s", "length, seconds", "5.0 (124 frames)"
-        ),
-        "num_frames": Field(
-            int, f"{MIN_FRAMES}..{MAX_FRAMES}", "length, aligned up to 17 n + 5", "124"
-        ),
-        "num_inference_steps": Field(
-            int, f"{MIN_STEPS}..{MAX_STEPS}", "sigma points; N points are N - 1 forwards", "50"
-        ),
-        "seed": Field(int, "0..2^63 - 1", "noise seed of the first clip", str(DEFAULT_SEED)),
-        "num_outputs": Field(int, f"1..{MAX_OUTPUTS}", "clips; clip i uses seed + i", "1"),
-        "fps": Field(float, "24", "the model's only frame rate", "24"),
-        "return_frames": Field(bool, "true or false", "also fill the FRAMES output", "false"),
-        "flow_shift": Field(float, SHIFT_LEGAL, "video sigma shift", "checkpoint's, 12"),
-        "audio_flow_shift": Field(float, SHIFT_LEGAL, "audio sigma shift", "checkpoint's, 3"),
-        "noise_recipe": Field(
-            str, "one of " + ", ".join(NOISE_RECIPES), "how noise is drawn", "per_stream"
-        ),
-        "video_preset": Field(
-            str, "one of " + ", ".join(X264_PRESETS), "H.264 preset", DEFAULT_PRESET
-        ),
-        "video_crf": Field(int, "0..51", "H.264 constant rate factor", str(DEFAULT_CRF)),
-    }
-)
-
-# Fields of features that are not built yet: refused by name, so that adding one changes no meaning.
-RESERVED_FIELDS = frozenset(
-    {
-        *("keyframes", "images", "videos", "audios", "references", "frame_indices"),
-        *("start_time_seconds", "audio_mode", "quality", "profile", "lora", "pad_seq_len"),
-        *("video_noise_mask", "audio_noise_mask", "source_video", "source_audio"),
-        *("long_video", "long_video_mode", "continuation_window_frames"),
-        *("continuation_overlap_frames", "continuation_prompts", "latent_upscale"),
-        *("latent_refine", "exact_size", "priority", "deadline_s"),
-    }
-)
-# Fields that this guidance-distilled model has no use for; accepting them would promise an effect.
-MEANINGLESS_FIELDS = frozenset(
-    {"negative_prompt", "guidance_scale", "guidance_scale_2", "true_cfg_scale", "cfg_parallel_size"}
-)
-
-
-def _refuse(field: str, value: object, legal: str) -> InvalidRequestError:
-    # A float32 tensor's 3.9 is 3.9000000953674316, which nobody wrote; a whole float shows as one.
-    short = isinstance(value, float) and not value.is_integer()
-    shown = f"{value:g}" if short else repr(value)
-    return InvalidRequestError(f"{field}: {shown[:200]} is not legal; legal: {legal}")
-
-
-def parse_options(text: str) -> dict[str, object]:
-    """Parse the OPTIONS tensor: one flat JSON object.
-
-    Raises:
-        InvalidRequestError: not JSON, not an object, too long, or a key given twice.
-    """
-
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        seen: dict[str, object] = {}
-        for key, value in pairs:
-            if key in seen:
-                raise InvalidRequestError(f"options: field {key!r} is given twice")
-            seen[key] = value
-        return seen
-
-    if len(text.encode()) > MAX_OPTIONS_BYTES:
-        raise InvalidRequestError(f"options: longer than {MAX_OPTIONS_BYTES} bytes")
-    try:
-        options = json.loads(text, object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"options: not JSON ({error}); legal: a JSON object") from error
-    if not isinstance(options, dict):
-        raise _refuse("options", options, "a JSON object")
-    return options
-
-
-def _typed(name: str, value: object) -> object:
-    """Check the JSON type of one field; an int is a legal float, a bool is never a number."""
-    field = FIELDS[name]
-    if field.kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number):
-            raise _refuse(name, value, field.legal)
-        return number
-    if field.kind is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if field.kind in (str, bool) and isinstance(value, field.kind):
-        return value
-    raise _refuse(name, value, f"{field.legal} ({field.kind.__name__})")
+# What `frame_indices` may say, by the number of keyframes; the first is the default.
+SIGNATURES: Mapping[int, tuple[tuple[int, ...], ...]] = {
+    1: ((FIRST_FRAME,), (LAST_FRAME,)),
+    2: ((FIRST_FRAME, LAST_FRAME),),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +55,14 @@ class GenerationRequest:
     """A validated request. Build it with `from_fields`; every attribute is resolved.
 
     Attributes:
-        width, height: canvas in pixels.
+        width, height: canvas in pixels; 0 while it is still to follow the first keyframe.
         num_frames: aligned frame count (17 n + 5).
         num_points: sigma points; `num_points - 1` forwards are run.
         flow_shift, audio_flow_shift: None means the checkpoint's own value.
+        keyframes, references: elements as the client sent them, in its order.
+        frame_indices: 0 (first) or -1 (last), one per keyframe.
+        start_times: seconds to skip, one per reference video, or empty.
+        audio_mode: `lock_source` keeps the only reference sound as the clip's sound.
     """
 
     prompt: str
@@ -180,6 +79,11 @@ class GenerationRequest:
     noise_recipe: str
     video_preset: str
     video_crf: int
+    keyframes: tuple[bytes, ...] = field(default=(), repr=False)
+    references: tuple[bytes, ...] = field(default=(), repr=False)
+    frame_indices: tuple[int, ...] = ()
+    start_times: tuple[float, ...] = ()
+    audio_mode: str = AUDIO_NATIVE
 
     @classmethod
     def from_fields(cls, raw: Mapping[str, object]) -> "GenerationRequest":
@@ -189,11 +93,12 @@ class GenerationRequest:
             InvalidRequestError: names the field, the value and the legal range.
             NotAvailableError: the field belongs to a feature that this version does not have.
         """
-        given = {name: _typed(name, value) for name, value in _known(raw).items()}
+        given = check_types(raw)
+        task = _task(given)
         width, height = _canvas(given)
         request = cls(
             prompt=_prompt(given),
-            task=_choice(given, "task", TASKS, "t2va"),
+            task=task,
             width=width,
             height=height,
             num_frames=_frames(given),
@@ -206,26 +111,94 @@ class GenerationRequest:
             noise_recipe=_choice(given, "noise_recipe", NOISE_RECIPES, NOISE_RECIPES[0]),
             video_preset=_choice(given, "video_preset", X264_PRESETS, DEFAULT_PRESET),
             video_crf=_integer(given, "video_crf", 0, 51, DEFAULT_CRF),
+            keyframes=_elements(given, "keyframes"),
+            references=_elements(given, "references"),
+            frame_indices=_frame_indices(given),
+            start_times=_start_times(given),
+            audio_mode=_choice(given, "audio_mode", AUDIO_MODES, AUDIO_NATIVE),
         )
         _check_fps(given)
         if request.seed + request.num_outputs - 1 > MAX_SEED:
-            raise _refuse("seed", request.seed, "seed + num_outputs - 1 up to 2^63 - 1")
+            raise refuse("seed", request.seed, "seed + num_outputs - 1 up to 2^63 - 1")
         return request
 
+    @property
+    def locks_source(self) -> bool:
+        """Whether a given sound becomes the clip's sound."""
+        return self.audio_mode == AUDIO_LOCK_SOURCE
 
-def _known(raw: Mapping[str, object]) -> Mapping[str, object]:
-    for name, value in raw.items():
-        if name in RESERVED_FIELDS:
-            raise NotAvailableError(f"{name}: reserved for a feature this version does not have")
-        if name in MEANINGLESS_FIELDS:
-            raise _refuse(
-                name, value, "absent; the model is guidance-distilled and has no use for it"
-            )
-        if name not in FIELDS:
-            raise InvalidRequestError(
-                f"{name[:100]}: unknown request field; known fields: {', '.join(FIELDS)}"
-            )
-    return raw
+
+def _task(given: Mapping[str, object]) -> str:
+    """The task, inferred when absent; refuses files that the task does not take.
+
+    Keyframes make fl2va, references ref2va. A single reference under `lock_source` is the locked
+    sound, which any task takes, so alone it makes neither.
+    """
+    keyframes, references = len(_elements(given, "keyframes")), len(_elements(given, "references"))
+    if given.get("audio_mode") == AUDIO_LOCK_SOURCE and not references:
+        raise refuse("audio_mode", AUDIO_LOCK_SOURCE, "native without a sound in references")
+    only_locked = given.get("audio_mode") == AUDIO_LOCK_SOURCE and references == 1
+    inferred = TASK_FL2VA if keyframes else TASK_T2VA
+    if references and not only_locked:
+        inferred = TASK_REF2VA
+    task = _choice(given, "task", TASKS, inferred)
+    if task == TASK_REF2VA and not references:
+        raise InvalidRequestError(
+            f"references: absent for task {task}; legal: at least one image or video, "
+            f"{LIMITS['references'].legal}"
+        )
+    if keyframes and task != TASK_FL2VA:
+        raise refuse(
+            "keyframes",
+            keyframes,
+            f"absent for task {task}; keyframes and references exclude "
+            "each other, apart from a sound that audio_mode lock_source keeps",
+        )
+    if task == TASK_FL2VA and not keyframes:
+        raise InvalidRequestError(f"keyframes: absent for task {task}; legal: 1 or 2 pictures")
+    if references and task != TASK_REF2VA and not only_locked:
+        raise refuse(
+            "references",
+            references,
+            f"absent for task {task}, apart from the one sound that audio_mode lock_source keeps",
+        )
+    return task
+
+
+def _elements(given: Mapping[str, object], name: str) -> tuple[bytes, ...]:
+    elements = given.get(name, ())
+    assert isinstance(elements, tuple)
+    if name in given:
+        check(name, len(elements), name)
+    return elements
+
+
+def _frame_indices(given: Mapping[str, object]) -> tuple[int, ...]:
+    keyframes = len(_elements(given, "keyframes"))
+    if not keyframes:
+        if "frame_indices" in given:
+            raise refuse("frame_indices", given["frame_indices"], "absent without keyframes")
+        return ()
+    legal = SIGNATURES[keyframes]
+    indices = given.get("frame_indices", legal[0])
+    if indices not in legal:
+        raise refuse(
+            "frame_indices",
+            indices,
+            f"for {keyframes} keyframes " + " or ".join(str(list(one)) for one in legal),
+        )
+    assert isinstance(indices, tuple)
+    return indices
+
+
+def _start_times(given: Mapping[str, object]) -> tuple[float, ...]:
+    times = given.get("start_time_seconds", ())
+    assert isinstance(times, tuple)
+    if any(time < 0 for time in times):
+        raise refuse("start_time_seconds", times, FIELDS["start_time_seconds"].legal)
+    if "start_time_seconds" in given and not 1 <= len(times) <= LIMITS["videos"].high:
+        raise refuse("start_time_seconds", times, FIELDS["start_time_seconds"].legal)
+    return times
 
 
 def _prompt(given: Mapping[str, object]) -> str:
@@ -234,7 +207,7 @@ def _prompt(given: Mapping[str, object]) -> str:
     if prompt is None:
         raise InvalidRequestError(f"prompt: absent; legal: {legal}")
     if not isinstance(prompt, str) or not prompt.strip():
-        raise _refuse("prompt", prompt, legal)
+        raise refuse("prompt", prompt, legal)
     try:
         size = len(prompt.encode())
     except UnicodeEncodeError as error:
@@ -249,14 +222,14 @@ def _prompt(given: Mapping[str, object]) -> str:
 def _choice(given: Mapping[str, object], name: str, legal: tuple[str, ...], default: str) -> str:
     value = given.get(name, default)
     if value not in legal:
-        raise _refuse(name, value, FIELDS[name].legal)
+        raise refuse(name, value, FIELDS[name].legal)
     return str(value)
 
 
 def _integer(given: Mapping[str, object], name: str, low: int, high: int, default: int) -> int:
     value = given.get(name, default)
     if not isinstance(value, int) or not low <= value <= high:
-        raise _refuse(name, value, FIELDS[name].legal)
+        raise refuse(name, value, FIELDS[name].legal)
     return value
 
 
@@ -265,7 +238,7 @@ def _shift(given: Mapping[str, object], name: str) -> float | None:
     if value is None:
         return None
     if not isinstance(value, float) or not MIN_FLOW_SHIFT <= value <= MAX_FLOW_SHIFT:
-        raise _refuse(name, value, FIELDS[name].legal)
+        raise refuse(name, value, FIELDS[name].legal)
     return value
 
 
@@ -275,31 +248,35 @@ def _frames(given: Mapping[str, object]) -> int:
     if "duration" in given:
         seconds = given["duration"]
         if not isinstance(seconds, float) or not MIN_SECONDS <= seconds <= MAX_SECONDS:
-            raise _refuse("duration", seconds, f"[{MIN_SECONDS:g}, {MAX_SECONDS:g}] seconds")
+            raise refuse("duration", seconds, f"[{MIN_SECONDS:g}, {MAX_SECONDS:g}] seconds")
         return frames_from_seconds(seconds)
     return align_frames_up(_integer(given, "num_frames", MIN_FRAMES, MAX_FRAMES, DEFAULT_FRAMES))
 
 
 def _check_fps(given: Mapping[str, object]) -> None:
     if given.get("fps", float(VIDEO_FPS)) != VIDEO_FPS:
-        raise _refuse("fps", given["fps"], FIELDS["fps"].legal)
+        raise refuse("fps", given["fps"], FIELDS["fps"].legal)
 
 
 def _canvas(given: Mapping[str, object]) -> tuple[int, int]:
+    """Width and height as given, by ratio, or (0, 0) when the first keyframe will set them."""
     width, height = given.get("width"), given.get("height")
     if (width is None) != (height is None):
         alone = "height" if width is None else "width"
-        raise _refuse(alone, given[alone], "width and height together, or neither")
-    if width is None or height is None:
-        return canvas_from_ratio(str(given.get("aspect_ratio", DEFAULT_RATIO)))
-    if "aspect_ratio" in given:
-        raise _refuse(
+        raise refuse(alone, given[alone], "width and height together, or neither")
+    if "aspect_ratio" in given and width is not None:
+        raise refuse(
             "aspect_ratio", given["aspect_ratio"], "absent when width and height are given"
         )
-    assert isinstance(width, int)
-    assert isinstance(height, int)
-    check_canvas(width, height)
-    return width, height
-
-
-REQUEST_ATTRIBUTES = tuple(field.name for field in fields(GenerationRequest))
+    if "aspect_ratio" in given and given.get("keyframes"):
+        raise refuse(
+            "aspect_ratio",
+            given["aspect_ratio"],
+            "absent with keyframes; the canvas has the first one's ratio, or is width and height",
+        )
+    if isinstance(width, int) and isinstance(height, int):
+        check_canvas(width, height)
+        return width, height
+    if given.get("keyframes"):
+        return 0, 0
+    return canvas_from_ratio(str(given.get("aspect_ratio", DEFAULT_RATIO)))

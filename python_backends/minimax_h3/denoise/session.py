@@ -12,16 +12,23 @@ from numpy.typing import NDArray
 
 from minimax_h3.attention.base import AttentionBackend
 from minimax_h3.caches.adaln_table import AdaLNTableCache
-from minimax_h3.core.constants import AUDIO_ROW_WIDTH, VIDEO_ROW_WIDTH
+from minimax_h3.core.conditions import DRIVING_AUDIO, FIRST_FRAME, Condition
+from minimax_h3.core.constants import (
+    AUDIO_CHANNELS,
+    AUDIO_ROW_WIDTH,
+    TASK_REF2VA,
+    VIDEO_ROW_WIDTH,
+)
 from minimax_h3.core.errors import H3Error, InvalidRequestError
 from minimax_h3.core.plan import Plan
 from minimax_h3.dit.adaln import ModulationTable
 from minimax_h3.dit.model import MiniMaxH3Transformer, PreparedSequence
-from minimax_h3.packing.layout import Anchor, PackedLayout, pack_keyframe_request
+from minimax_h3.packing.layout import PackedLayout, pack_keyframe_request
 from minimax_h3.packing.patchify import rows_to_audio, rows_to_video, video_to_rows
+from minimax_h3.packing.references import pack_reference_request
 from minimax_h3.packing.row_times import ScheduleTimes, schedule_times
 from minimax_h3.schedules.euler import EulerStep, euler_step_, euler_steps
-from minimax_h3.schedules.noise import draw_noise, noise_condition
+from minimax_h3.schedules.noise import Noise, draw_noise, noise_condition
 from minimax_h3.schedules.sigma import SigmaSchedule
 
 
@@ -46,44 +53,55 @@ class DitRuntime:
 class Conditioning:
     """What the encoders made of a request, on any device.
 
+    `Plan.conditions` says which rows belong to which condition.
+
     Attributes:
         prompt_embeds: fp32 [L, text_dim].
         text_tags: int64 [L].
         condition_rows: fp32 [Nc, 96], clean; they are noised once, here.
-        audio_condition_rows: fp32 [Na, 32].
-        anchors: one for each keyframe in `condition_rows`.
+        audio_condition_rows: fp32 [Na, 32], of each reference that has sound, then of the driving
+            audio; channel-major each.
     """
 
     prompt_embeds: torch.Tensor
     text_tags: torch.Tensor
     condition_rows: torch.Tensor
     audio_condition_rows: torch.Tensor
-    anchors: tuple[Anchor, ...] = ()
 
 
 @dataclass(slots=True)
 class _Stream:
-    """Rows of one stream on the device; only `target`, a view of `rows`, is ever written."""
+    """Rows of one stream on the device.
+
+    Attributes:
+        rows: held rows first, then those that steps write.
+        held: rows that no step writes: conditions, and a target that the request itself gives.
+        steps: coefficients of every step.
+        result: view of the rows that become latents; they are the last ones.
+    """
 
     rows: torch.Tensor
-    conditions: int
+    held: int
     steps: tuple[EulerStep, ...]
-    target: torch.Tensor
+    result: torch.Tensor
 
     @classmethod
     def build(
         cls,
         conditions: torch.Tensor,
-        noise: torch.Tensor,
+        target: torch.Tensor,
         schedule: SigmaSchedule,
         device: torch.device,
+        *,
+        locked: bool = False,
     ) -> "_Stream":
-        rows = torch.cat((conditions.cpu(), noise)).to(device)
+        rows = torch.cat((conditions, target)).to(device)
         count = conditions.shape[0]
-        return cls(rows, count, euler_steps(schedule), rows[count:])
+        held = rows.shape[0] if locked else count
+        return cls(rows, held, euler_steps(schedule), rows[count:])
 
     def advance(self, velocity: torch.Tensor, index: int) -> None:
-        euler_step_(self.target, velocity[self.conditions :], self.steps[index])
+        euler_step_(self.rows[self.held :], velocity[self.held :], self.steps[index])
 
 
 class DenoiseSession:
@@ -124,15 +142,8 @@ class DenoiseSession:
             InvalidRequestError: a tensor does not fit the plan or is not finite; it is named.
         """
         model = runtime.model
-        layout = pack_keyframe_request(
-            conditioning.text_tags.cpu(),
-            latent_frames=plan.latent_frames,
-            height=plan.latent_height,
-            width=plan.latent_width,
-            audio_latents=plan.audio_latents,
-            anchors=conditioning.anchors,
-        )
-        _check(conditioning, plan, layout, model.config.text_dim)
+        layout = pack(plan, conditioning.text_tags.cpu())
+        _check(conditioning, plan, model.config.text_dim)
         video_schedule = SigmaSchedule.build(plan.num_points, plan.flow_shift)
         audio_schedule = SigmaSchedule.build(plan.num_points, plan.audio_flow_shift)
         times = schedule_times(layout, video_schedule.times, audio_schedule.times)
@@ -186,7 +197,7 @@ class DenoiseSession:
         """
         plan = self._plan
         with torch.inference_mode():
-            video, audio = self._video.target.cpu(), self._audio.target.cpu()
+            video, audio = self._video.result.cpu(), self._audio.result.cpu()
             for name, rows in (("video", video), ("audio", audio)):
                 if not bool(rows.isfinite().all()):
                     raise H3Error(
@@ -196,6 +207,40 @@ class DenoiseSession:
             return rows_to_video(video, *grid).numpy(), rows_to_audio(audio).numpy()
 
 
+def pack(plan: Plan, text_tags: torch.Tensor) -> PackedLayout:
+    """The packed sequence of a plan.
+
+    Args:
+        plan: the validated request.
+        text_tags: int64 [L] on the CPU.
+    """
+    locked = _driving_audio(plan) is not None
+    packed = [each for each in plan.conditions if each.kind != DRIVING_AUDIO]
+    if plan.task == TASK_REF2VA:
+        return pack_reference_request(
+            text_tags,
+            latent_frames=plan.latent_frames,
+            height=plan.latent_height,
+            width=plan.latent_width,
+            audio_latents=plan.audio_latents,
+            references=packed,
+            audio_locked=locked,
+        )
+    return pack_keyframe_request(
+        text_tags,
+        latent_frames=plan.latent_frames,
+        height=plan.latent_height,
+        width=plan.latent_width,
+        audio_latents=plan.audio_latents,
+        anchors=["first" if each.frame_index == FIRST_FRAME else "last" for each in packed],
+        audio_locked=locked,
+    )
+
+
+def _driving_audio(plan: Plan) -> Condition | None:
+    return next((each for each in plan.conditions if each.kind == DRIVING_AUDIO), None)
+
+
 def _draw_streams(
     plan: Plan,
     seed: int,
@@ -203,34 +248,65 @@ def _draw_streams(
     schedules: tuple[SigmaSchedule, SigmaSchedule],
     device: torch.device,
 ) -> tuple[_Stream, _Stream]:
-    """Target noise behind the conditions; visual conditions are mixed to their level once."""
-    height, width = plan.latent_height, plan.latent_width
+    """Conditions, then targets: noise, or the driving audio in place of the target sound."""
+    visual = [each for each in plan.conditions if each.video_rows]
     noise = draw_noise(
         plan.noise_recipe,
         seed,
-        (plan.latent_frames, height, width),
+        (plan.latent_frames, plan.latent_height, plan.latent_width),
         plan.audio_latents,
-        [(1, height, width)] * len(conditioning.anchors),
+        [(each.latent_frames, each.latent_height, each.latent_width) for each in visual],
     )
-    clean = conditioning.condition_rows.cpu()
-    anchor_noise = [video_to_rows(latents) for latents in noise.conditions]
-    conditions = noise_condition(clean, torch.cat([clean[:0], *anchor_noise]))
+    sound, target_sound = conditioning.audio_condition_rows.cpu(), noise.audio_rows
+    driving = _driving_audio(plan)
+    if driving is not None:
+        split = sound.shape[0] - AUDIO_CHANNELS * driving.audio_latents
+        sound, target_sound = sound[:split], fit_sound(sound[split:], plan.audio_latents)
+    anchors = _noised_conditions(conditioning.condition_rows.cpu(), noise)
     return (
-        _Stream.build(conditions, video_to_rows(noise.video), schedules[0], device),
-        _Stream.build(conditioning.audio_condition_rows, noise.audio_rows, schedules[1], device),
+        _Stream.build(anchors, video_to_rows(noise.video), schedules[0], device),
+        _Stream.build(sound, target_sound, schedules[1], device, locked=driving is not None),
     )
 
 
-def _check(conditioning: Conditioning, plan: Plan, layout: PackedLayout, text_dim: int) -> None:
+def _noised_conditions(clean: torch.Tensor, noise: Noise) -> torch.Tensor:
+    """Visual conditions mixed to the level they keep; once, so that no step changes their bits."""
+    rows = [video_to_rows(latents) for latents in noise.conditions]
+    return noise_condition(clean, torch.cat([clean[:0], *rows]))
+
+
+def fit_sound(rows: torch.Tensor, audio_latents: int) -> torch.Tensor:
+    """Cut sound to the target's length, or fill it up with zeros, each channel on its own.
+
+    Args:
+        rows: fp32 [2 a, 32], channel-major.
+        audio_latents: per channel, A.
+
+    Returns:
+        [2 A, 32], channel-major.
+
+    Source: pipeline sheet 3, `lock_source`.
+    """
+    channels = rows.reshape(AUDIO_CHANNELS, -1, rows.shape[1])[:, :audio_latents]
+    missing = audio_latents - channels.shape[1]
+    return torch.nn.functional.pad(channels, (0, 0, 0, missing)).reshape(-1, rows.shape[1])
+
+
+def _check(conditioning: Conditioning, plan: Plan, text_dim: int) -> None:
     """Compare every tensor with the plan, before any work."""
+    driving = _driving_audio(plan)
+    sound = sum(each.audio_rows for each in plan.conditions)
+    sound += AUDIO_CHANNELS * driving.audio_latents if driving else 0
     text = (plan.text_rows, text_dim)
-    video = (layout.num_condition_video_rows, VIDEO_ROW_WIDTH)
-    audio = (layout.num_condition_audio_rows, AUDIO_ROW_WIDTH)
     for name, tensor, shape in (
         ("PROMPT_EMBEDS", conditioning.prompt_embeds, text),
         ("TEXT_TAGS", conditioning.text_tags, text[:1]),
-        ("CONDITION_ROWS", conditioning.condition_rows, video),
-        ("AUDIO_CONDITION_ROWS", conditioning.audio_condition_rows, audio),
+        (
+            "CONDITION_ROWS",
+            conditioning.condition_rows,
+            (sum(each.video_rows for each in plan.conditions), VIDEO_ROW_WIDTH),
+        ),
+        ("AUDIO_CONDITION_ROWS", conditioning.audio_condition_rows, (sound, AUDIO_ROW_WIDTH)),
     ):
         if tuple(tensor.shape) != shape:
             raise InvalidRequestError(

@@ -3,10 +3,20 @@
 import argparse
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from minimax_h3.core.errors import InvalidRequestError
-from minimax_h3.media.check import BT709_LIMITED, Expectation, Report, check_mp4
+from minimax_h3.media.check import (
+    BT709_LIMITED,
+    MIN_KEYFRAME_PSNR_DB,
+    Expectation,
+    Report,
+    check_mp4,
+    psnr_db,
+)
+from minimax_h3.media.kinds import identify
+from minimax_h3.media.pictures import Pixels, prepare_keyframe, read_picture
 from minimax_h3.media.probe import AudioFacts, MediaFacts, Source, VideoFacts, probe
 
 SUMMARY = "check an MP4 of this product: streams, lengths, colours, picture and sound"
@@ -19,6 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--height", type=int, help="expected height in pixels")
     parser.add_argument("--frames", type=int, help="expected number of frames")
     parser.add_argument("--metadata", type=Path, help="METADATA of the answer, as a JSON file")
+    parser.add_argument("--first", type=Path, metavar="PICTURE", help="the first keyframe")
+    parser.add_argument("--last", type=Path, metavar="PICTURE", help="the last keyframe")
+    parser.add_argument(
+        "--min-keyframe-psnr",
+        type=float,
+        default=MIN_KEYFRAME_PSNR_DB,
+        metavar="DB",
+        help="how near the clip must come to its keyframes [%(default)s]",
+    )
     parser.add_argument("--repeat", type=Path, help="a second MP4 of the same request and seed")
     parser.add_argument("--cached", type=Path, help="an MP4 of the same request through caches")
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
@@ -33,20 +52,27 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         InvalidRequestError: the metadata file is not a JSON object.
     """
+    metadata = None if args.metadata is None else _read_metadata(args.metadata)
     expectation = Expectation(
         width=args.width,
         height=args.height,
         num_frames=args.frames,
-        metadata=None if args.metadata is None else _read_metadata(args.metadata),
+        first_keyframe=_keyframe(args, metadata, args.first, crop=False),
+        last_keyframe=_keyframe(args, metadata, args.last, crop=args.first is not None),
+        min_keyframe_psnr_db=args.min_keyframe_psnr,
+        metadata=metadata,
         repeat=args.repeat,
         cached=args.cached,
     )
     report = check_mp4(args.file, expectation)
+    nearness = _keyframe_psnr(report.facts, expectation)
     if args.json:
-        print(json.dumps(_as_json(report), indent=2))
+        print(json.dumps({**_as_json(report), "keyframe_psnr_db": nearness}, indent=2))
     else:
         print(f"{args.file}: {describe(report.facts)}")
         print(report)
+        for name, psnr in nearness.items():
+            print(f"the {name} frame is {psnr:.1f} dB from its keyframe")
         print("all checks passed" if report.passed else f"failed: {', '.join(report.failed)}")
     return 0 if report.passed else 1
 
@@ -110,6 +136,44 @@ def _as_json(report: Report) -> dict[str, object]:
         "num_frames": len(video.frame_hashes) if video else 0,
         "frame_hashes": video.frame_hashes if video else [],
         "sample_hash": audio.sample_hash if audio else "",
+    }
+
+
+def _keyframe(
+    args: argparse.Namespace,
+    metadata: Mapping[str, object] | None,
+    path: Path | None,
+    *,
+    crop: bool,
+) -> Pixels | None:
+    """A keyframe as the server prepared it: the first one stretched, a second one cropped."""
+    if path is None:
+        return None
+    width, height = (
+        (metadata or {}).get(side) if given is None else given
+        for side, given in (("width", args.width), ("height", args.height))
+    )
+    if not isinstance(width, int) or not isinstance(height, int):
+        raise InvalidRequestError(
+            f"--first, --last: {path} needs a canvas; legal: with --width and --height, or with "
+            "--metadata"
+        )
+    encoded = path.read_bytes()
+    picture = read_picture(encoded, identify(encoded, str(path)).name, str(path))
+    return prepare_keyframe(picture, width, height, crop=crop)
+
+
+def _keyframe_psnr(facts: MediaFacts, wanted: Expectation) -> dict[str, float]:
+    """How near the first and last frame came to their keyframes, in dB, where both are there."""
+    video = facts.video
+    pairs = {
+        "first": (video.first if video else None, wanted.first_keyframe),
+        "last": (video.last if video else None, wanted.last_keyframe),
+    }
+    return {
+        name: round(psnr_db(frame, keyframe), 2)
+        for name, (frame, keyframe) in pairs.items()
+        if frame is not None and keyframe is not None and frame.shape == keyframe.shape
     }
 
 

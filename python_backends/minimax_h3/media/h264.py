@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from minimax_h3.core.constants import VIDEO_FPS
 from minimax_h3.core.errors import H3Error
-from minimax_h3.core.request import DEFAULT_CRF, DEFAULT_PRESET
+from minimax_h3.core.fields import DEFAULT_CRF, DEFAULT_PRESET
 
 Frames: TypeAlias = NDArray[np.uint8]
 _Result = TypeVar("_Result")

@@ -35,7 +35,7 @@ class TimeClass(IntEnum):
     VIDEO = 0  # target video, text and padding
     AUDIO = 1  # target sound
     VISUAL_CONDITION = 2  # keyframes and visual references: held at t = 0.999
-    AUDIO_CONDITION = 3  # reference sound: held clean
+    AUDIO_CONDITION = 3  # reference sound, and a locked target sound: held clean
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -169,19 +169,30 @@ def keyframe_segment(
         raise InvalidRequestError(f"keyframe anchor: {anchor!r} is not legal; legal: first, last")
     time = origin if anchor == "first" else last_frame_time(latent_frames, origin)
     positions = video_positions(torch.tensor([time], dtype=torch.float64), height, width)
-    return _segment(Modality.VIDEO, TimeClass.VISUAL_CONDITION, positions)
+    return media_segment(Modality.VIDEO, TimeClass.VISUAL_CONDITION, positions)
 
 
-def audio_segment(origin: float, audio_latents: int, height: int, width: int) -> Segment:
-    """The target sound; it sits at the ends of the target's width axis."""
+def audio_segment(
+    origin: float, audio_latents: int, height: int, width: int, *, locked: bool = False
+) -> Segment:
+    """The target sound; it sits at the ends of the target's width axis.
+
+    Args:
+        origin: time of the first latent.
+        audio_latents: per channel, A.
+        height: target latent lines.
+        width: target latent columns.
+        locked: the sound is given by the request, so its rows are held clean.
+    """
     positions = audio_positions(audio_latents, origin, width_axis(height, width))
-    return _segment(Modality.AUDIO, TimeClass.AUDIO, positions)
+    time_class = TimeClass.AUDIO_CONDITION if locked else TimeClass.AUDIO
+    return media_segment(Modality.AUDIO, time_class, positions)
 
 
 def video_segment(origin: float, latent_frames: int, height: int, width: int) -> Segment:
     """The target video."""
     times = latent_times(latent_frames, origin)
-    return _segment(Modality.VIDEO, TimeClass.VIDEO, video_positions(times, height, width))
+    return media_segment(Modality.VIDEO, TimeClass.VIDEO, video_positions(times, height, width))
 
 
 def padding_segment(rows: int) -> Segment:
@@ -190,7 +201,8 @@ def padding_segment(rows: int) -> Segment:
     return Segment(None, TimeClass.VIDEO, torch.zeros(rows, 3, dtype=torch.float64), tags)
 
 
-def _segment(stream: Modality, time_class: TimeClass, positions: torch.Tensor) -> Segment:
+def media_segment(stream: Modality, time_class: TimeClass, positions: torch.Tensor) -> Segment:
+    """Rows of picture or sound, tagged with their own stream."""
     return Segment(stream, time_class, positions, torch.full((positions.shape[0],), int(stream)))
 
 
@@ -225,6 +237,7 @@ def pack_keyframe_request(
     width: int,
     audio_latents: int,
     anchors: Sequence[Anchor] = (),
+    audio_locked: bool = False,
 ) -> PackedLayout:
     """Layout of `t2va` and `fl2va`: [text | keyframes | sound | video].
 
@@ -237,6 +250,7 @@ def pack_keyframe_request(
         width: target latent columns, w.
         audio_latents: per channel, A.
         anchors: one for each keyframe, in packed order; none for `t2va`.
+        audio_locked: the target sound is given, see `audio_segment`.
 
     Source: model sheet 1.4, pipeline sheet 4.1.
     """
@@ -245,7 +259,7 @@ def pack_keyframe_request(
         [
             text_segment(text_tags),
             *(keyframe_segment(a, origin, latent_frames, height, width) for a in anchors),
-            audio_segment(origin, audio_latents, height, width),
+            audio_segment(origin, audio_latents, height, width, locked=audio_locked),
             video_segment(origin, latent_frames, height, width),
         ]
     )

@@ -33,11 +33,17 @@ def latent_times(latent_frames: int, origin: float) -> torch.Tensor:
     return torch.from_numpy(origin + starts)
 
 
+def latent_span(latent_frames: int) -> float:
+    """Time units that latent frames take up, summed one by one; see `last_frame_time`."""
+    return float(np.cumsum(latent_units(latent_frames))[-1])
+
+
 def last_frame_time(latent_frames: int, origin: float) -> float:
     """Time of the last pixel frame, where a `last` keyframe sits.
 
-    The span is summed pairwise here (numpy's sum) and one by one in `latent_times`, because the
-    released model does so; from 16 latent frames on the two differ in the last fp64 bit.
+    The span is summed pairwise here (numpy's sum) and one by one in `latent_times` and
+    `latent_span`, because the released model does so; from 16 latent frames on the two differ in
+    the last fp64 bit.
     """
     return origin + float(latent_units(latent_frames).sum()) - UNITS_PER_FRAME
 

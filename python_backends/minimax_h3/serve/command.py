@@ -41,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-packed-rows", type=int, default=stage.max_packed_rows, help="largest request, rows"
     )
     models.add_argument(
+        "--media-root",
+        type=Path,
+        metavar="DIR",
+        help="requests may name files below it as file:NAME; default: no names, only bytes",
+    )
+    models.add_argument(
         "--cpu-threads", type=int, default=stage.cpu_threads, help="per model; 0: share the cores"
     )
     models.add_argument(
@@ -92,6 +98,7 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         running_jobs=options.running_jobs,
         max_jobs=options.max_jobs,
         max_packed_rows=options.max_packed_rows,
+        media_root=str(options.media_root.resolve()) if options.media_root else "",
         cpu_threads=options.cpu_threads,
         test_step_delay_ms=options.test_step_delay_ms,
     )

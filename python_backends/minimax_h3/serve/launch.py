@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from minimax_h3.core.contracts import MODELS
+from minimax_h3.core.contracts import models_of
 from minimax_h3.serve.installation import find_installation
 from minimax_h3.serve.settings import ServeSettings
 from minimax_h3.triton_io.render import write_repository
@@ -93,8 +93,9 @@ def prepare_launch(settings: ServeSettings, inherited: Mapping[str, str]) -> Lau
     folder.mkdir(parents=True)
     installation = find_installation(settings.tritonserver, folder / "backends")
     repository = folder / "model_repository"
-    write_repository(repository, settings.stage)
-    for name in MODELS:
+    models = models_of(settings.stage.task_type)
+    write_repository(repository, settings.stage, models)
+    for name in models:
         # Copies, because the interpreter writes its cache beside them.
         shutil.copytree(
             settings.model_repository / name / "1",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from minimax_h3.core.contracts import ENSEMBLE, MODELS
+from minimax_h3.core.contracts import ENSEMBLE, models_of
 from minimax_h3.core.errors import H3Error
 from minimax_h3.serve.launch import SHARED_MEMORY, STACK_BYTES, Launch, prepare_launch
 from minimax_h3.serve.server_log import error_lines, loaded_models
@@ -141,7 +141,7 @@ class ServerProcess:
             ServerStoppedError: `stop_requested` was set meanwhile.
         """
         deadline = time.monotonic() + self.launch.settings.ready_timeout_s
-        expected = {*MODELS, ENSEMBLE.name}
+        expected = {*models_of(self.launch.settings.stage.task_type), ENSEMBLE.name}
         announced: list[str] = []
         while True:
             announced = self._announce_models(announced, len(expected))

@@ -1,4 +1,7 @@
-"""The DiT: sessions behind start / step / end. State lives here, where the compute is."""
+"""The DiTs: sessions behind start / step / end. State lives here, where the compute is.
+
+One model for each partition. They differ in nothing but the weights they load.
+"""
 
 import json
 import logging
@@ -12,12 +15,14 @@ from numpy.typing import NDArray
 
 from minimax_h3.attention.base import select
 from minimax_h3.caches.adaln_table import AdaLNTableCache
-from minimax_h3.core.errors import H3Error, InvalidRequestError
+from minimax_h3.core.constants import TASK_FL2VA, TASK_REF2VA
+from minimax_h3.core.contracts import models_of
+from minimax_h3.core.errors import H3Error, InvalidRequestError, NotAvailableError
 from minimax_h3.core.plan import Plan
 from minimax_h3.denoise.session import Conditioning, DenoiseSession, DitRuntime
 from minimax_h3.denoise.session_table import SessionTable
 from minimax_h3.dit.loading import load_transformer
-from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.base import BatchStage, StageContext, StageRequest, text_tensor
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.torch_device import Placement, choose_placement
 from minimax_h3.weights.manifest import identify
@@ -34,6 +39,7 @@ class DitStage:
     """
 
     name: ClassVar[str] = "dit_fl2va"
+    partition: ClassVar[str] = TASK_FL2VA
 
     def __init__(
         self,
@@ -52,11 +58,17 @@ class DitStage:
         self._step_delay_s = step_delay_s
 
     @classmethod
-    def load(cls, context: StageContext) -> "DitStage":
-        """Load the partition's weights and choose the attention backend."""
+    def load(cls, context: StageContext) -> BatchStage:
+        """Load the partition's weights and choose the attention backend.
+
+        A server of the other task type gets a stage that holds nothing and refuses everything:
+        `h3 serve` leaves the model out, a plain tritonserver loads whatever is in the repository.
+        """
         config = context.config
+        if cls.name not in models_of(config.task_type):
+            return AbsentDit.load(context)
         placement = choose_placement(config, context.log)
-        manifest = identify(context.checkpoint_path, config.task_type)
+        manifest = identify(context.checkpoint_path, cls.partition)
         model = load_transformer(manifest, placement.device, placement.dtype)
         attention, reason = select(
             config.attention, placement.device, placement.dtype, model.config.head_dim
@@ -134,6 +146,36 @@ class DitStage:
             "VIDEO_LATENTS": video[None],
             "AUDIO_LATENTS": audio[None],
         }
+
+
+class Ref2vaDitStage(DitStage):
+    """The DiT of the Ref2VA partition."""
+
+    name: ClassVar[str] = "dit_ref2va"
+    partition: ClassVar[str] = TASK_REF2VA
+
+
+class AbsentDit:
+    """Stands where a DiT would be that this server does not hold."""
+
+    name: ClassVar[str] = "absent_dit"
+
+    def __init__(self, model: str, task_type: str) -> None:
+        self._refusal = (
+            f"{model}: holds no weights, because task_type is {task_type!r}; "
+            "legal: a server of another task_type"
+        )
+
+    @classmethod
+    def load(cls, context: StageContext) -> "AbsentDit":
+        """Load nothing; the model is ready and refuses by name."""
+        absent = cls(context.model_folder.name, context.config.task_type)
+        context.log.info("%s", absent._refusal)
+        return absent
+
+    def run_batch(self, requests: Sequence[StageRequest]) -> list[Answer | H3Error]:
+        """Refuse every operation."""
+        return [NotAvailableError(self._refusal) for _ in requests]
 
 
 def _require(request: StageRequest, operation: str, *names: str) -> None:

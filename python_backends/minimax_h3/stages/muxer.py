@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import ClassVar
 
@@ -84,6 +85,7 @@ class MuxerStage:
             "seed": plan.seeds[0],
             "text_rows": plan.text_rows,
             "packed_rows": plan.packed_rows,
+            "conditions": [asdict(condition) for condition in plan.conditions],
             "total_s": round(total_s, 6),
             "rtf": round(total_s / (media_s * len(plan.seeds)), 6),
             "backend": {

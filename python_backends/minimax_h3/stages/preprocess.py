@@ -1,4 +1,8 @@
-"""The first stage: request tensors -> a validated plan, token ids and modality tags. No torch."""
+"""The first stage: request tensors and files -> a validated plan, token ids, vision patches.
+
+No torch. Work grows with what is known to be legal: fields, then the measures of the files, then
+the row budget, then admission, and only then pixels are decoded.
+"""
 
 import time
 import uuid
@@ -9,23 +13,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minimax_h3.core.compatibility import check_request, check_start
+from minimax_h3.core.conditions import condition_rows
 from minimax_h3.core.config import StageConfig
-from minimax_h3.core.constants import TASK_T2VA
+from minimax_h3.core.constants import Modality
 from minimax_h3.core.contracts import REQUEST_INPUTS, ROUTES
 from minimax_h3.core.errors import H3Error, InvalidRequestError, NotAvailableError
-from minimax_h3.core.plan import Plan, build_plan, packed_rows
-from minimax_h3.core.request import MAX_PROMPT_TOKENS, GenerationRequest, parse_options
+from minimax_h3.core.fields import FIELDS, MAX_PROMPT_TOKENS, parse_options
+from minimax_h3.core.media_rules import with_canvas
+from minimax_h3.core.plan import Plan, build_plan
+from minimax_h3.core.request import GenerationRequest
+from minimax_h3.media.prepare import present_all
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 from minimax_h3.stages.job_client import JobClient, job_facts
-from minimax_h3.text.presentation import present_t2va
+from minimax_h3.stages.media_files import MediaFiles
+from minimax_h3.stages.request_media import RequestMedia, plan_conditions, read_media
+from minimax_h3.text.presentation import Block, blocks_of, present_request
 from minimax_h3.text.tokenizer import Tokenizer, load_tokenizer
+from minimax_h3.text.vision_pixels import VisionTensors, pack_pixels
+from minimax_h3.text.vision_rules import VisionRules, load_vision_rules
 from minimax_h3.weights.manifest import CheckpointManifest, identify
 
 MAX_RETURNED_FRAME_BYTES = 2 * 1024**3
 
 
 class PreprocessStage:
-    """Validates a request, admits the job and tokenises the prompt."""
+    """Validates a request and its files, admits the job, prepares what the text encoder reads."""
 
     name: ClassVar[str] = "preprocess"
 
@@ -34,11 +46,14 @@ class PreprocessStage:
         config: StageConfig,
         manifest: CheckpointManifest,
         tokenizer: Tokenizer,
+        vision: VisionRules,
         jobs: JobClient,
     ) -> None:
         self._config = config
         self._manifest = manifest
         self._tokenizer = tokenizer
+        self._vision = vision
+        self._files = MediaFiles(config.media_root)
         self._jobs = jobs
 
     @classmethod
@@ -54,22 +69,26 @@ class PreprocessStage:
         if manifest.defaulted_shifts:
             context.log.info("sigma shifts not in the checkpoint: %s", manifest.defaulted_shifts)
         jobs = JobClient(context.call, context.log)
-        return cls(context.config, manifest, load_tokenizer(manifest.tokenizer), jobs)
+        tokenizer = load_tokenizer(manifest.tokenizer)
+        vision = load_vision_rules(manifest.processor)
+        return cls(context.config, manifest, tokenizer, vision, jobs)
 
     def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
         """Turn a request into a plan.
 
         Raises:
-            InvalidRequestError: a field is wrong; names the field, the value and the legal range.
+            InvalidRequestError: a field or file is wrong; names it, the value and the legal range.
             NotAvailableError: this server cannot serve the task or feature.
             CapacityError: the server is full.
         """
         received_at, began = time.time(), time.perf_counter()
-        fields = read_fields(request)
-        generation = GenerationRequest.from_fields(fields)
+        generation = GenerationRequest.from_fields(read_fields(request))
         self._check_served(generation)
-        token_ids, tags = present_t2va(generation.prompt, self._tokenizer)
-        check_budgets(generation, len(token_ids), self._config.max_packed_rows)
+        media = read_media(generation, self._files)
+        generation = with_canvas(generation, [file.facts for file in media.keyframes])
+        conditions = plan_conditions(generation, media)
+        blocks = blocks_of(conditions, self._vision)
+        token_ids, tags = present_request(generation.prompt, blocks, self._tokenizer)
         plan = build_plan(
             generation,
             job_id=uuid.uuid4().hex,
@@ -78,14 +97,20 @@ class PreprocessStage:
             flow_shift=self._manifest.video_flow_shift,
             audio_flow_shift=self._manifest.audio_flow_shift,
             received_at=received_at,
+            conditions=conditions,
         )
+        check_budgets(plan, int((tags == Modality.TEXT).sum()), self._config.max_packed_rows)
         self._admit(plan)
+        pixels = self._pixels(plan, blocks, media)
         plan = replace(plan, preprocess_s=round(time.perf_counter() - began, 6))
         return {
             "PLAN": text_tensor(plan.to_json()),
             "TASK": text_tensor(plan.task),
             "TOKEN_IDS": token_ids,
             "TEXT_TAGS": tags[None],
+            "PIXEL_VALUES": pixels.pixel_values,
+            "IMAGE_GRID_THW": pixels.image_grid,
+            "VIDEO_GRID_THW": pixels.video_grid,
         }
 
     def _check_served(self, generation: GenerationRequest) -> None:
@@ -94,11 +119,6 @@ class PreprocessStage:
             raise NotAvailableError(
                 f"task: {generation.task!r} is not served here, where partition "
                 f"{self._manifest.partition} is loaded; legal: {', '.join(served)}"
-            )
-        if generation.task != TASK_T2VA:
-            raise NotAvailableError(
-                f"task: {generation.task!r} needs keyframes, which this version does not take; "
-                f"legal: {TASK_T2VA}"
             )
         check_request(generation, self._config)
 
@@ -110,6 +130,23 @@ class PreprocessStage:
             if error.kind in ("capacity", "invalid_request"):
                 raise
             self._jobs.note(plan, f"admitted without jobs: {error}")
+
+    def _pixels(self, plan: Plan, blocks: tuple[Block, ...], media: RequestMedia) -> VisionTensors:
+        """Decode what the text encoder sees. The job has a place by now: a failure gives it back.
+
+        Raises:
+            InvalidRequestError: a file is damaged behind its head.
+            CancelledError: the job was cancelled meanwhile.
+        """
+        try:
+            if plan.conditions:
+                self._jobs.progress(plan, self.name)
+            files = map(media.file_of, plan.conditions)
+            return pack_pixels(blocks, present_all(plan.conditions, files))
+        except Exception as error:
+            kind = error.kind if isinstance(error, H3Error) else H3Error.kind
+            self._jobs.ask(plan, "fail", stage=self.name, kind=kind, message=str(error))
+            raise
 
 
 def read_fields(request: StageRequest) -> dict[str, object]:
@@ -123,8 +160,10 @@ def read_fields(request: StageRequest) -> dict[str, object]:
         if spec.name == "OPTIONS" or spec.name not in request.tensors:
             continue
         name = spec.name.lower()
-        value = request.array(spec.name).reshape(-1)[0]
-        fields[name] = _decode(name, value) if isinstance(value, bytes | str) else value.item()
+        values = request.array(spec.name).reshape(-1).tolist()
+        if FIELDS[name].kind is str:
+            values = [_decode(name, value) for value in values]
+        fields[name] = values if FIELDS[name].is_list else values[0]
     if "OPTIONS" in request.tensors:
         text = _decode("options", request.array("OPTIONS").reshape(-1)[0])
         for name, value in parse_options(text).items():
@@ -147,26 +186,33 @@ def _decode(name: str, value: bytes | str) -> str:
         ) from error
 
 
-def check_budgets(generation: GenerationRequest, text_rows: int, max_packed_rows: int) -> None:
-    """Refuse what would not fit, before any work.
+def check_budgets(plan: Plan, text_tokens: int, max_packed_rows: int) -> None:
+    """Refuse what would not fit, before anything is decoded in full.
+
+    Args:
+        plan: of the request.
+        text_tokens: tokens of the prompt and of the labels in front of it, without those of
+            pictures.
+        max_packed_rows: the server's row budget.
 
     Raises:
         InvalidRequestError: too many tokens, packed rows, or raw frames to return.
     """
-    if text_rows > MAX_PROMPT_TOKENS:
+    if text_tokens > MAX_PROMPT_TOKENS:
         raise InvalidRequestError(
-            f"prompt: {text_rows} tokens are not legal; legal: up to {MAX_PROMPT_TOKENS}"
+            f"prompt: {text_tokens} tokens are not legal; legal: up to {MAX_PROMPT_TOKENS}"
         )
-    size = f"{generation.width}x{generation.height}, {generation.num_frames} frames"
-    rows = packed_rows(generation, text_rows)
-    if rows > max_packed_rows:
+    size = f"{plan.width}x{plan.height}, {plan.num_frames} frames"
+    if plan.packed_rows > max_packed_rows:
+        files = f", {condition_rows(plan.conditions)} rows of files" if plan.conditions else ""
         raise InvalidRequestError(
-            f"width, height, num_frames: {size} and {text_rows} text tokens are {rows} packed "
-            f"rows; legal: up to {max_packed_rows} rows"
+            f"width, height, num_frames{', references' if plan.conditions else ''}: {size}{files} "
+            f"and {plan.text_rows} text tokens are {plan.packed_rows} packed rows; legal: up to "
+            f"{max_packed_rows} rows"
         )
-    frame_bytes = generation.width * generation.height * 3 * generation.num_frames
-    if generation.return_frames and frame_bytes * generation.num_outputs > MAX_RETURNED_FRAME_BYTES:
+    frame_bytes = plan.width * plan.height * 3 * plan.num_frames * len(plan.seeds)
+    if plan.return_frames and frame_bytes > MAX_RETURNED_FRAME_BYTES:
         raise InvalidRequestError(
-            f"return_frames: {size}, {generation.num_outputs} clips are "
-            f"{frame_bytes * generation.num_outputs} bytes; legal: up to {MAX_RETURNED_FRAME_BYTES}"
+            f"return_frames: {size}, {len(plan.seeds)} clips are {frame_bytes} bytes; "
+            f"legal: up to {MAX_RETURNED_FRAME_BYTES}"
         )

@@ -1,17 +1,20 @@
-"""Token ids -> prompt embeddings, by the truncated Qwen3-VL."""
+"""Token ids and vision patches -> prompt embeddings, by the truncated Qwen3-VL."""
 
 import json
 import time
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from minimax_h3.core.plan import Plan
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.torch_device import Placement, choose_placement
 from minimax_h3.text.qwen import TruncatedQwen3VL
+from minimax_h3.text.vision_inputs import vision_inputs
 from minimax_h3.weights.manifest import identify
 
 
@@ -42,7 +45,22 @@ class TextEncoderStage:
         plan = Plan.from_json(request.text("PLAN"))
         self._jobs.progress(plan, self.name)
         began = time.perf_counter()
-        embeds = self._encoder.encode(request.array("TOKEN_IDS"))
+        embeds = self._encoder.encode(request.array("TOKEN_IDS"), self._vision(request))
         rows = embeds.float().cpu().numpy()[None]
         facts = {"seconds": round(time.perf_counter() - began, 6), **self._placement.facts()}
         return {"PROMPT_EMBEDS": rows, "TEXT_ENCODER_INFO": text_tensor(json.dumps(facts))}
+
+    def _vision(self, request: StageRequest) -> Mapping[str, Tensor] | None:
+        """What the vision tower gets; None without vision blocks."""
+        pixel_values = request.array("PIXEL_VALUES")
+        if not len(pixel_values):
+            return None
+        return vision_inputs(
+            request.array("TOKEN_IDS"),
+            pixel_values,
+            request.array("IMAGE_GRID_THW"),
+            request.array("VIDEO_GRID_THW"),
+            image_pad=self._encoder.image_pad,
+            video_pad=self._encoder.video_pad,
+            device=self._placement.device,
+        )

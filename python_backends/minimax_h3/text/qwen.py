@@ -27,15 +27,12 @@ _CONFIG_KEYS = ("text_config", "vision_config")
 class TruncatedQwen3VL(nn.Module):
     """The residual stream after 50 decoder layers, before any norm."""
 
-    def __init__(self, config: Qwen3VLConfig, with_vision: bool) -> None:
+    def __init__(self, config: Qwen3VLConfig) -> None:
         super().__init__()
-        stock = Qwen3VLForConditionalGeneration(_cut(config)).model
-        stock.language_model.norm = nn.Identity()
-        if not with_vision:
-            del stock.visual
-        self.with_vision = with_vision
-        self.model = stock
+        self.model = Qwen3VLForConditionalGeneration(_cut(config)).model
+        self.model.language_model.norm = nn.Identity()
         self.vocabulary = int(config.text_config.vocab_size)
+        self.image_pad, self.video_pad = int(config.image_token_id), int(config.video_token_id)
 
     @classmethod
     def load(
@@ -43,8 +40,6 @@ class TruncatedQwen3VL(nn.Module):
         manifest: CheckpointManifest,
         device: torch.device,
         dtype: torch.dtype,
-        *,
-        with_vision: bool = False,
     ) -> "TruncatedQwen3VL":
         """Load the layers that are read; the rest of the checkpoint is checked by its headers.
 
@@ -52,13 +47,12 @@ class TruncatedQwen3VL(nn.Module):
             manifest: the checkpoint.
             device: where the weights go.
             dtype: of weights and computation.
-            with_vision: also load the vision tower, which tasks with pictures need.
 
         Raises:
             CheckpointError: fewer than 50 layers, or tensors missing, extra or misshaped.
         """
         config = _read_config(manifest)
-        encoder = build_on_meta(lambda: cls(config, with_vision))
+        encoder = build_on_meta(lambda: cls(config))
         stock = build_on_meta(lambda: Qwen3VLForConditionalGeneration(config))
         ours = encoder.model.state_dict()
         every = {**stock.model.state_dict(), "lm_head.weight": stock.lm_head.weight}
@@ -83,8 +77,7 @@ class TruncatedQwen3VL(nn.Module):
 
         Args:
             token_ids: int64 [L] or [1, L].
-            vision: Qwen3-VL's own inputs for the vision blocks, among them `pixel_values`,
-                `image_grid_thw` and `mm_token_type_ids`; needs `with_vision`.
+            vision: from `text.vision_inputs`, when the presentation has vision blocks.
 
         Returns:
             Features [L, width] in the dtype and on the device of the weights.
@@ -100,12 +93,9 @@ class TruncatedQwen3VL(nn.Module):
             )
         ids = ids.to(self.model.language_model.embed_tokens.weight.device)
         if vision is None:
-            # The vision model's own entry point, minus the vision tower it may lack.
             states = self.model.language_model(input_ids=ids, use_cache=False)
-        elif self.with_vision:
-            states = self.model(input_ids=ids, use_cache=False, **vision)
         else:
-            raise InvalidRequestError("vision: given, but the vision tower is not loaded")
+            states = self.model(input_ids=ids, use_cache=False, **vision)
         features: Tensor = states.last_hidden_state[0]
         return features
 

@@ -154,7 +154,7 @@ def _parameters(args: dict[str, str]) -> dict[str, str]:
     """The string parameters of the model's `config.pbtxt`, without the Python backend's own."""
     given = json.loads(args["model_config"]).get("parameters", {})
     return {
-        name: value["string_value"]
+        name: value.get("string_value", "")  # protobuf leaves out an empty text
         for name, value in given.items()
         if name not in BACKEND_PARAMETERS
     }

@@ -6,11 +6,11 @@
 import argparse
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from minimax_h3.core.config import StageConfig
-from minimax_h3.core.contracts import ENSEMBLE
+from minimax_h3.core.contracts import ENSEMBLE, MODELS
 from minimax_h3.triton_io.pbtxt import render_repository
 
 CONFIG_FILE = "config.pbtxt"
@@ -26,10 +26,18 @@ def stale_files(repository: Path, config: StageConfig) -> list[Path]:
     ]
 
 
-def write_repository(repository: Path, config: StageConfig) -> list[Path]:
-    """Write every `config.pbtxt`, and the ensemble's empty version folder; returns the files."""
+def write_repository(
+    repository: Path, config: StageConfig, models: Collection[str] = MODELS
+) -> list[Path]:
+    """Write the `config.pbtxt` of these models and of the ensemble, with its empty version folder.
+
+    Returns:
+        The files.
+    """
     files = []
     for name, text in render_repository(config).items():
+        if name not in {*models, ENSEMBLE.name}:
+            continue
         folder = repository / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG_FILE).write_text(text, encoding="utf-8")

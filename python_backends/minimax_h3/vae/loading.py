@@ -1,4 +1,4 @@
-"""The decoder halves of both autoencoders, filled from a checkpoint."""
+"""The decoder and the encoder halves of both autoencoders, each filled from a checkpoint."""
 
 import logging
 import warnings
@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from minimax_h3.core.errors import CheckpointError
 from minimax_h3.vae.audio_decoder import AudioDecoder
+from minimax_h3.vae.audio_encoder import AudioEncoder
 from minimax_h3.vae.tiling import MIN_OVERLAP_PIXELS, TILE_PIXELS
 from minimax_h3.vae.video_decoder import VideoDecoder
+from minimax_h3.vae.video_encoder import VideoEncoder
 from minimax_h3.weights.key_maps import KeyMap, unchanged, video_vae_keys
 from minimax_h3.weights.loader import build_on_meta, load_weights
 from minimax_h3.weights.manifest import CheckpointManifest
@@ -20,9 +22,10 @@ from minimax_h3.weights.vae_config import Arguments, audio_vae_arguments, video_
 
 _LOG = logging.getLogger(__name__)
 
-# Parts that only an encode needs: checked by name and shape, never read.
-_VIDEO_ENCODER = ("encoder", "quant_conv")
+# The half that is not loaded is checked by name and shape, never read.
+_VIDEO_ENCODER, _VIDEO_DECODER = ("encoder", "quant_conv"), ("decoder", "post_quant_conv")
 _AUDIO_ENCODER = ("encoder", "pre_block", "mean_proj", "logs_proj")
+_AUDIO_NOT_MEAN = ("decoder", "dec_in_proj", "logs_proj")  # a condition is the posterior's mean
 _RELEASED_TILING = {"vae_tile_size": TILE_PIXELS, "vae_tile_overlap_min": MIN_OVERLAP_PIXELS}
 # Norms and LayerScales keep the residual stream in fp32. Source: model sheet 4.1, "Precision".
 _FP32_PARTS = frozenset({"norm1", "norm2", "norm_out", "scale1", "scale2"})
@@ -42,10 +45,8 @@ def load_video_vae(
     Raises:
         CheckpointError: names what is missing, extra or misshaped.
     """
-    arguments = video_vae_arguments(manifest)
-    _check_tiles(manifest)
     decode_dtype = _decode_dtype(device, dtype)
-    module = build_on_meta(lambda: AutoencoderKLMiniMaxH3(**arguments))
+    module, arguments = _build_video_vae(manifest)
     # Pinned, so that no attention choice made elsewhere in the process reaches the picture.
     for block in module.decoder.transformer_blocks:
         block.attn.set_attention_backend("native")
@@ -61,6 +62,38 @@ def load_video_vae(
     return VideoDecoder(module, *_statistics(arguments), device)
 
 
+def load_video_encoder(manifest: CheckpointManifest, device: torch.device) -> VideoEncoder:
+    """Load the video encoder, in fp32 on any device.
+
+    Args:
+        manifest: from `weights.manifest.identify`.
+        device: where to encode.
+
+    Raises:
+        CheckpointError: names what is missing, extra or misshaped.
+    """
+    module, arguments = _build_video_vae(manifest)
+    keys = video_vae_keys(manifest)
+    _load(module, manifest, "video_vae", keys, _VIDEO_DECODER, device, _fp32)
+    return VideoEncoder(module, *_statistics(arguments), device)
+
+
+def load_audio_encoder(manifest: CheckpointManifest, device: torch.device) -> AudioEncoder:
+    """Load the audio encoder, in fp32 on any device.
+
+    Args:
+        manifest: from `weights.manifest.identify`.
+        device: where to encode.
+
+    Raises:
+        CheckpointError: names what is missing, extra or misshaped.
+    """
+    module, arguments = _build_audio_vae(manifest)
+    module.pre_block.attn.set_attention_backend("native")
+    _load(module, manifest, "audio_vae", unchanged(), _AUDIO_NOT_MEAN, device, _fp32)
+    return AudioEncoder(module, *_statistics(arguments), device)
+
+
 def load_audio_vae(manifest: CheckpointManifest, device: torch.device) -> AudioDecoder:
     """Load the audio decoder, in fp32 on any device.
 
@@ -71,15 +104,23 @@ def load_audio_vae(manifest: CheckpointManifest, device: torch.device) -> AudioD
     Raises:
         CheckpointError: names what is missing, extra or misshaped.
     """
+    module, arguments = _build_audio_vae(manifest)
+    _load(module, manifest, "audio_vae", unchanged(), _AUDIO_ENCODER, device, _fp32)
+    return AudioDecoder(module, *_statistics(arguments), device)
+
+
+def _build_video_vae(manifest: CheckpointManifest) -> tuple[Any, Arguments]:
+    arguments = video_vae_arguments(manifest)
+    _check_tiles(manifest)
+    return build_on_meta(lambda: AutoencoderKLMiniMaxH3(**arguments)), arguments
+
+
+def _build_audio_vae(manifest: CheckpointManifest) -> tuple[Any, Arguments]:
     arguments = audio_vae_arguments(manifest)
     with warnings.catch_warnings():
         # diffusers keeps the old weight norm, because checkpoints store weight_g and weight_v.
         warnings.filterwarnings("ignore", ".torch.nn.utils.weight_norm", FutureWarning)
-        module = build_on_meta(lambda: AutoencoderKLMiniMaxH3Audio(**arguments))
-    _load(
-        module, manifest, "audio_vae", unchanged(), _AUDIO_ENCODER, device, lambda _: torch.float32
-    )
-    return AudioDecoder(module, *_statistics(arguments), device)
+        return build_on_meta(lambda: AutoencoderKLMiniMaxH3Audio(**arguments)), arguments
 
 
 def _check_tiles(manifest: CheckpointManifest) -> None:
@@ -99,6 +140,10 @@ def _decode_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
     return dtype
 
 
+def _fp32(name: str) -> torch.dtype:
+    return torch.float32
+
+
 def _dtype_of(name: str, decode_dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if _FP32_PARTS.intersection(name.split(".")) else decode_dtype
 
@@ -115,7 +160,7 @@ def _load(
     manifest: CheckpointManifest,
     component: str,
     key_map: KeyMap,
-    encoder_parts: Sequence[str],
+    left_out: Sequence[str],
     device: torch.device,
     dtype_of: Callable[[str], torch.dtype],
 ) -> None:
@@ -125,7 +170,7 @@ def _load(
         key_map,
         device=device,
         dtype_of=dtype_of,
-        unused=_remove(module, encoder_parts),
+        unused=_remove(module, left_out),
     )
     _LOG.info("%s: %s", component, report)
 

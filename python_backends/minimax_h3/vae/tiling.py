@@ -1,7 +1,8 @@
-"""Spatial tiles of one decoded clip: where they start and how their overlaps are blended.
+"""Spatial tiles of one clip: where they start and how their overlaps are blended.
 
 The tile geometry belongs to the released look: the decoder's rotary coordinates count over one
-tile, so another tile size, or none, gives another picture. There is no option to change it.
+tile, so another tile size, or none, gives another picture. There is no option to change it. The
+encoder cuts the same tiles out of pixels and blends in latent cells.
 
 Source: model sheet section 4.1, "Spatial tiles".
 """
@@ -52,6 +53,15 @@ class AxisTiles:
         """Pixels that tile `index` writes: from its start to the start of the next tile."""
         last = index == len(self.starts) - 1
         return slice(self.starts[index], self.length if last else self.starts[index + 1])
+
+    def pixels(self, index: int) -> slice:
+        """Pixels under tile `index`."""
+        return slice(self.starts[index], self.starts[index] + self.size)
+
+    def in_latents(self, step: int) -> "AxisTiles":
+        """The same tiles counted in latent cells of `step` pixels."""
+        starts = tuple(start // step for start in self.starts)
+        return AxisTiles(self.length // step, self.size // step, starts)
 
     def latents(self, index: int, step: int) -> slice:
         """Latent cells under tile `index`, at `step` pixels a cell."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from minimax_h3.core.config import COMBINED
 from minimax_h3.core.constants import (
     AUDIO_FLOW_SHIFT,
     TASK_FL2VA,
@@ -28,8 +29,8 @@ from minimax_h3.weights.safetensors_files import (
 OFFICIAL, DIFFUSERS = "official", "diffusers"
 FL2VA, REF2VA = "FL2VA", "Ref2VA"
 _PARTITIONS = {TASK_FL2VA: FL2VA, TASK_REF2VA: REF2VA}
-COMBINED = "combined"
 WEIGHTED = ("transformer", "text_encoder", "video_vae", "audio_vae")
+_SHARED = WEIGHTED[1:]  # loaded once, whichever partitions are served
 
 _DIFFUSERS_TRANSFORMERS = {FL2VA: "transformer", REF2VA: "transformer_ref"}
 _DIFFUSERS_TASKS = {FL2VA: (TASK_T2VA, TASK_FL2VA), REF2VA: (TASK_REF2VA,)}
@@ -127,6 +128,13 @@ def _combine(first: CheckpointManifest, second: CheckpointManifest) -> Checkpoin
             raise CheckpointError(
                 f"{second.root}: {name} {getattr(second, name)} differs from "
                 f"{getattr(first, name)} of {first.root}; serve the partitions separately"
+            )
+    for component in _SHARED:
+        ours, theirs = first.weights[component], second.weights[component]
+        if [file.fingerprint for file in ours.files] != [file.fingerprint for file in theirs.files]:
+            raise CheckpointError(
+                f"{theirs.folder}: other weights than {ours.folder}, which both partitions would "
+                "share; serve the partitions separately"
             )
     digest = hashlib.sha256((first.digest + second.digest).encode()).hexdigest()
     return replace(first, tasks=(*first.tasks, *second.tasks), digest=digest)

@@ -17,7 +17,6 @@ from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 
 from build_engines.__main__ import main
 from build_engines.convert import convert_to_diffusers
-from build_engines.tiny_checkpoint import write_tiny
 from minimax_h3.weights.manifest import identify
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
@@ -62,7 +61,6 @@ def test_the_index_names_what_is_there(tiny_diffusers_checkpoint: Path) -> None:
 def test_convert_both_partitions_in_small_shards(tiny_checkpoint: Path, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(tiny_checkpoint, source)
-    write_tiny(source, 0, "Ref2VA")
     target = convert_to_diffusers(source, tmp_path / "target", shard_bytes=200_000)
     shards = list((target / "transformer").glob("*.safetensors"))
     assert len(shards) > 2

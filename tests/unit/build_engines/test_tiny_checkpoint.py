@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from diffusers import AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio
 
 from build_engines.shard_writer import write_component
-from build_engines.tiny_checkpoint import write_tiny
+from build_engines.tiny_checkpoint import SHARED, write_tiny, write_tiny_pair
 from minimax_h3.core.constants import PIXEL_MEAN, PIXEL_STD
 from minimax_h3.core.errors import CheckpointError
 from minimax_h3.weights.manifest import identify
@@ -28,8 +29,24 @@ def _digest(folder: Path) -> str:
 
 
 def test_the_same_seed_gives_the_same_bytes(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    write_tiny(tmp_path / "again", 0, "FL2VA")
+    write_tiny_pair(tmp_path / "again", 0)
     assert _digest(tmp_path / "again") == _digest(tiny_checkpoint)
+    write_tiny(tmp_path / "one", 0, "FL2VA")
+    assert _digest(tmp_path / "one" / "FL2VA") == _digest(tiny_checkpoint / "FL2VA")
+
+
+def test_what_the_partitions_share_is_written_once(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    second = tiny_checkpoint / "Ref2VA"
+    assert sorted(path.name for path in second.iterdir() if path.is_symlink()) == sorted(SHARED)
+    moved = tmp_path / "moved"  # the links are relative
+    shutil.copytree(tiny_checkpoint, moved, symlinks=True)
+    for folder in SHARED:
+        assert (moved / "Ref2VA" / folder).resolve() == moved / "FL2VA" / folder
+    both = identify(moved, "combined")
+    assert both.tasks == ("t2va", "fl2va", "ref2va")
+    shutil.rmtree(moved / "FL2VA")
+    with pytest.raises(CheckpointError, match="Ref2VA: exists and is not empty"):
+        write_tiny_pair(moved, 0)
 
 
 def test_another_seed_gives_other_weights(tiny_checkpoint: Path, tmp_path: Path) -> None:

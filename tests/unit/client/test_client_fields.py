@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from h3_client.errors import H3ClientError
-from h3_client.fields import OPTIONS, TENSOR_FIELDS, encode_request
+from h3_client.fields import LIST_FIELDS, OPTIONS, TENSOR_FIELDS, encode_request
 from minimax_h3.core.contracts import ENSEMBLE, MODELS, REQUEST_INPUTS
 
 WIRE = {"BYTES": "STRING"}  # clients say BYTES where a config says STRING
@@ -15,7 +15,9 @@ def test_table_equals_the_contract() -> None:
     ours = {name.upper(): WIRE.get(kind, kind) for name, kind in TENSOR_FIELDS.items()}
     theirs = {spec.name: spec.dtype for spec in REQUEST_INPUTS if spec.name != OPTIONS}
     assert ours == theirs
-    assert all(spec.dims == (1,) for spec in REQUEST_INPUTS)
+    lists = {spec.name.lower() for spec in REQUEST_INPUTS if spec.dims == (-1,)}
+    assert lists == LIST_FIELDS
+    assert all(spec.dims in ((1,), (-1,)) for spec in REQUEST_INPUTS)
     assert OPTIONS in {spec.name for spec in REQUEST_INPUTS}
 
 

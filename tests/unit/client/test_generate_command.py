@@ -85,6 +85,41 @@ def sent(server: FakeServer) -> dict[str, object]:
     return {name: values[0] for name, values in request["inputs"].items()}
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--first", "a.png"], {"KEYFRAMES": [b"a"], "FRAME_INDICES": [0]}),
+        (["--last", "b.png"], {"KEYFRAMES": [b"b"], "FRAME_INDICES": [-1]}),
+        (
+            ["--last", "b.png", "--first", "a.png"],
+            {"KEYFRAMES": [b"a", b"b"], "FRAME_INDICES": [0, -1]},
+        ),
+        (
+            [
+                *("--ref", "b.png", "--ref", "file:x/y.mp4", "--ref", "a.png", "--start", "1.5"),
+                *("--task", "ref2va", "--audio-mode", "native"),
+            ],
+            {
+                "REFERENCES": [b"b", b"file:x/y.mp4", b"a"],
+                "START_TIME_SECONDS": [1.5],
+                "TASK": [b"ref2va"],
+                "AUDIO_MODE": [b"native"],
+            },
+        ),
+    ],
+)
+def test_files_are_sent_in_order(
+    server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words, expected
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.png").write_bytes(name.encode())
+    assert cli.main(["generate", "p", "--quiet", *words]) == 0
+    (request,) = (r for r in server.transport.requests if r["model"] == "minimax_h3")
+    inputs = {name: list(values) for name, values in request["inputs"].items()}
+    assert inputs == {"PROMPT": [b"p"], **expected}
+
+
 def test_one_clip(server, tmp_path: Path, capsys) -> None:
     out = tmp_path / "fox.mp4"
     words = ["generate", "a fox", "-o", str(out), "--width", "64", "--height", "32"]

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_parameters_round_trip() -> None:
-    config = StageConfig(device="cuda:1", running_jobs=2, session_lease_s=5.5)
+    config = StageConfig(device="cuda:1", running_jobs=2, session_lease_s=5.5, media_root="/m")
     assert parse_parameters(config.parameters()) == config
 
 
@@ -35,6 +35,7 @@ def test_parameters_round_trip() -> None:
         ("max_packed_rows", "0"),
         ("session_lease_s", "nan"),
         ("test_step_delay_ms", "-1"),
+        ("media_root", "media"),
     ],
 )
 def test_bad_parameters_are_named(name: str, text: str) -> None:
@@ -49,9 +50,11 @@ def test_relative_checkpoints_count_from_the_model_folder(tmp_path: Path) -> Non
     assert StageConfig(checkpoint_dir="/a/b").checkpoint_path(folder) == Path("/a/b")
 
 
-def test_refused_features_stop_the_start() -> None:
-    with pytest.raises(ConfigError, match="task_type=combined: not available; dit_ref2va"):
-        compatibility.check_start(StageConfig(task_type="combined"), LOG)
+def test_refused_features_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = compatibility.Rule("dtype=bf16", "dtype=bf16", compatibility.REFUSED, "a reason")
+    monkeypatch.setattr(compatibility, "RULES", (rule,))
+    with pytest.raises(ConfigError, match="dtype=bf16: not available; a reason"):
+        compatibility.check_start(StageConfig(dtype="bf16"), LOG)
 
 
 def test_untested_features_are_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from minimax_h3.core.canvas import canvas_from_ratio, canvas_from_size
 from minimax_h3.core.contracts import REQUEST_INPUTS
 from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
-from minimax_h3.core.request import (
+from minimax_h3.core.fields import (
     FIELDS,
     MEANINGLESS_FIELDS,
     RESERVED_FIELDS,
-    GenerationRequest,
     parse_options,
 )
+from minimax_h3.core.request import GenerationRequest
 
 SMALL = {"prompt": "a red ball", "width": 64, "height": 64}
 

@@ -1,8 +1,10 @@
 import argparse
 import json
 
+import numpy as np
 import pytest
-from media_samples import Recipe, write
+from media_samples import Recipe, moving_clip, write
+from PIL import Image
 
 from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.media import check_command
@@ -71,3 +73,22 @@ def test_summary(good_path, good_file, tmp_path):
     assert "moov not first" in summary(silent)
     assert "colour tags (2, 2, 2, " in summary(silent)
     assert summary(tmp_path / "absent.mp4").startswith("does not open: ")
+
+
+def test_keyframes_are_prepared_as_the_server_does(good_path, tmp_path, capsys):
+    frame = moving_clip(1)[0]
+    Image.fromarray(frame).save(tmp_path / "frame.png")
+    words = (good_path, "--first", tmp_path / "frame.png", "--width", 64, "--height", 64)
+    assert run(*words) == 0
+    assert "the first frame is" in capsys.readouterr().out
+    assert run(*words, "--min-keyframe-psnr", 99) == 1
+    capsys.readouterr()
+    Image.fromarray(np.repeat(frame, 2, axis=1)).save(tmp_path / "wide.png")
+    sizes = ("--width", 64, "--height", 64, "--json", "--min-keyframe-psnr", 0)
+    assert run(good_path, "--first", tmp_path / "wide.png", *sizes) == 0  # stretched: all of it
+    assert json.loads(capsys.readouterr().out)["keyframe_psnr_db"]["first"] > 25
+    both = ("--first", tmp_path / "frame.png", "--last", tmp_path / "wide.png")
+    assert run(good_path, *both, *sizes) == 0  # cropped: the middle of it
+    assert set(json.loads(capsys.readouterr().out)["keyframe_psnr_db"]) == {"first", "last"}
+    with pytest.raises(InvalidRequestError, match=r"--first, --last: .* needs a canvas"):
+        run(good_path, "--first", tmp_path / "frame.png")

@@ -8,7 +8,7 @@ import pytest
 from media_samples import first_planes, moving_clip
 
 from minimax_h3.core.errors import H3Error
-from minimax_h3.core.request import X264_PRESETS
+from minimax_h3.core.fields import X264_PRESETS
 from minimax_h3.media import h264
 from minimax_h3.media.h264 import ThreadedVideoEncoder, VideoStreamEncoder
 

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from minimax_h3.core.config import StageConfig
-from minimax_h3.core.contracts import ENSEMBLE, MODELS
+from minimax_h3.core.contracts import ENSEMBLE, MODELS, models_of
 from minimax_h3.core.errors import BackendUnavailableError
 from minimax_h3.serve import installation
 from minimax_h3.serve.launch import STUB_SHELL, prepare_launch, server_flags
@@ -32,10 +32,24 @@ def test_the_repository_of_a_start_carries_its_parameters(
 ) -> None:
     stage = StageConfig(checkpoint_dir="/weights", max_jobs=5, device="cpu")
     launch = prepare_launch(settings_with(stage=stage, tritonserver=fake_server()), INHERITED)
-    for model in MODELS:
+    for model in models_of("fl2va"):
         assert parameters(launch.folder, model) == stage.parameters()
         assert (launch.folder / "model_repository" / model / "1" / "model.py").is_file()
     assert (launch.folder / "model_repository" / ENSEMBLE.name / "1").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("task_type", "left_out"),
+    [("fl2va", {"dit_ref2va"}), ("ref2va", {"dit_fl2va"}), ("combined", set())],
+)
+def test_a_dit_that_the_task_type_does_not_need_is_left_out(
+    settings_with: Settings, fake_server: Callable[[], Path], task_type: str, left_out: set[str]
+) -> None:
+    stage = StageConfig(checkpoint_dir="/weights", task_type=task_type)
+    launch = prepare_launch(settings_with(stage=stage, tritonserver=fake_server()), INHERITED)
+    folders = {folder.name for folder in (launch.folder / "model_repository").iterdir()}
+    assert folders == {*MODELS, ENSEMBLE.name} - left_out
+    assert folders == {*models_of(task_type), ENSEMBLE.name}
 
 
 def test_each_start_has_its_own_folder_and_shared_memory(

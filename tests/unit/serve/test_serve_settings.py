@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from minimax_h3.core import compatibility
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.errors import CheckpointError, ConfigError
 from minimax_h3.serve import settings as settings_module
@@ -64,9 +65,13 @@ def test_a_repository_without_a_model_is_refused(settings_with: Settings) -> Non
         check_settings(settings)
 
 
-def test_features_that_exclude_each_other_are_refused(settings_with: Settings) -> None:
-    with pytest.raises(ConfigError, match="task_type=ref2va"):
-        check_settings(settings_with(stage=StageConfig(task_type="ref2va")))
+def test_features_that_exclude_each_other_are_refused(
+    settings_with: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = compatibility.Rule("dtype=bf16", "device=cpu", compatibility.REFUSED, "a reason")
+    monkeypatch.setattr(compatibility, "RULES", (rule,))
+    with pytest.raises(ConfigError, match="dtype=bf16: excludes device=cpu; a reason"):
+        check_settings(settings_with(stage=StageConfig(dtype="bf16", device="cpu")))
 
 
 def test_the_checkpoint_is_looked_at_before_the_start(

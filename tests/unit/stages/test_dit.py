@@ -7,19 +7,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.errors import (
+    CheckpointError,
     H3Error,
     InvalidRequestError,
+    NotAvailableError,
     RemoteStageError,
     UnknownSessionError,
 )
 from minimax_h3.core.plan import Plan, build_plan
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.denoise.session import DenoiseSession
-from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
-from minimax_h3.stages.dit import DitStage
+from minimax_h3.stages.base import BatchStage, StageContext, StageRequest, text_tensor
+from minimax_h3.stages.dit import AbsentDit, DitStage, Ref2vaDitStage
+from minimax_h3.weights.loader import read_tensor
+from minimax_h3.weights.manifest import identify
 
 LOG = logging.getLogger("test")
 TEXT_ROWS = 5
@@ -30,8 +35,12 @@ def known() -> list[str]:
     return []
 
 
-@pytest.fixture
-def stage(tiny_checkpoint: Path, known: list[str]) -> DitStage:
+def load(
+    checkpoint: Path,
+    known: list[str],
+    stage_class: type[DitStage] = DitStage,
+    task_type: str = "fl2va",
+) -> BatchStage:
     def jobs(model: str, inputs: dict, outputs: list[str]) -> dict:
         operation = json.loads(inputs["OP"][0])
         assert operation["op"] == "session_known"
@@ -39,8 +48,13 @@ def stage(tiny_checkpoint: Path, known: list[str]) -> DitStage:
             raise RemoteStageError("not healthy")
         return {"ANSWER": text_tensor(json.dumps({"known": operation["session_id"] in known}))}
 
-    config = StageConfig(checkpoint_dir=str(tiny_checkpoint), device="cpu")
-    return DitStage.load(StageContext(config, tiny_checkpoint, jobs, LOG))
+    config = StageConfig(checkpoint_dir=str(checkpoint), device="cpu", task_type=task_type)
+    return stage_class.load(StageContext(config, Path("models") / stage_class.name, jobs, LOG))
+
+
+@pytest.fixture
+def stage(tiny_checkpoint: Path, known: list[str]) -> BatchStage:
+    return load(tiny_checkpoint, known)
 
 
 def plan() -> Plan:
@@ -197,3 +211,38 @@ def test_sessions_that_nobody_knows_are_dropped_after_their_lease(
         stage._sessions._entries[session].future.result()
     start(stage, "next")
     assert set(stage._sessions._entries) == {"owned", "jobs is away", "next"}
+
+
+@pytest.mark.parametrize("task_type", ["combined", "fl2va", "ref2va"])
+@pytest.mark.parametrize("stage_class", [DitStage, Ref2vaDitStage])
+def test_each_dit_holds_its_own_partition_or_nothing(
+    tiny_checkpoint: Path, known: list[str], stage_class: type[DitStage], task_type: str
+) -> None:
+    stage = load(tiny_checkpoint, known, stage_class, task_type)
+    partition = stage_class.partition
+    if task_type in (partition, "combined"):
+        assert isinstance(stage, stage_class)
+        weights = stage._runtime.model.video_in.weight
+        files = identify(tiny_checkpoint, partition).weights["transformer"]
+        name = "video_patch_proj.weight"
+        assert torch.equal(weights, read_tensor(files.file_of()[name], name))
+        assert stage._runtime.weights_token == identify(tiny_checkpoint, partition).digest
+    else:
+        assert isinstance(stage, AbsentDit)
+
+
+def test_a_dit_without_weights_refuses_everything_by_name(
+    tiny_checkpoint: Path, known: list[str]
+) -> None:
+    stage = load(tiny_checkpoint, known, Ref2vaDitStage)
+    answers = stage.run_batch([step("s", 0), operation("end", "s"), operation("start", "s")])
+    assert [type(answer) for answer in answers] == [NotAvailableError] * 3
+    assert str(answers[0]) == (
+        "dit_ref2va: holds no weights, because task_type is 'fl2va'; "
+        "legal: a server of another task_type"
+    )
+
+
+def test_a_partition_that_is_not_there_is_named(tiny_checkpoint: Path, known: list[str]) -> None:
+    with pytest.raises(CheckpointError, match="holds partition FL2VA; task_type 'ref2va' needs"):
+        load(tiny_checkpoint / "FL2VA", known, Ref2vaDitStage, "combined")

@@ -21,7 +21,8 @@ WAVE_TOLERANCE = 1e-4
 @pytest.fixture(scope="module")
 def reference(tiny_diffusers_checkpoint: Path) -> ReferenceClip:
     pipeline = ReferencePipeline(tiny_diffusers_checkpoint)
-    return pipeline.generate(PROMPT, WIDTH, HEIGHT, FRAMES, num_points=50, seed=SEED)
+    size = {"width": WIDTH, "height": HEIGHT, "num_frames": FRAMES}
+    return pipeline.generate(PROMPT, num_points=50, seed=SEED, **size)
 
 
 REQUEST = {

@@ -13,7 +13,8 @@ from transformers import Qwen3VLForConditionalGeneration
 from minimax_h3.core.errors import CheckpointError, InvalidRequestError
 from minimax_h3.text.presentation import TextSegment, VisionSegment, present
 from minimax_h3.text.qwen import TruncatedQwen3VL
-from minimax_h3.text.tokenizer import load_tokenizer
+from minimax_h3.text.tokenizer import IMAGE_PAD, VIDEO_PAD, Tokenizer, load_tokenizer
+from minimax_h3.text.vision_inputs import vision_inputs
 from minimax_h3.weights.manifest import identify
 
 CPU = torch.device("cpu")
@@ -29,6 +30,11 @@ def full(tiny_checkpoint: Path):
 @pytest.fixture(scope="module")
 def encoder(tiny_checkpoint: Path) -> TruncatedQwen3VL:
     return TruncatedQwen3VL.load(identify(tiny_checkpoint, "fl2va"), CPU, torch.float32)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_checkpoint: Path) -> Tokenizer:
+    return load_tokenizer(identify(tiny_checkpoint, "fl2va").tokenizer)
 
 
 def _states(full, ids: np.ndarray, **vision: torch.Tensor):
@@ -67,29 +73,38 @@ def test_both_layouts_and_both_shapes_of_ids_agree(
     assert torch.equal(features, second.encode(IDS[None]))
 
 
-def test_vision_blocks_equal_the_full_model(tiny_checkpoint: Path, full) -> None:
-    manifest = identify(tiny_checkpoint, "fl2va")
-    encoder = TruncatedQwen3VL.load(manifest, CPU, torch.float32, with_vision=True)
-    tokenizer = load_tokenizer(manifest.tokenizer)
-    segments = [TextSegment("<Picture 1>: "), VisionSegment(6), TextSegment("a cat")]
+def test_vision_blocks_equal_the_full_model(encoder: TruncatedQwen3VL, full, tokenizer) -> None:
+    """A picture, two pairs of frames of a video, another picture: the stock model fed the same."""
+    segments = [
+        *(TextSegment("<Picture 1>: "), VisionSegment(6), TextSegment("<Video 1>: ")),
+        *(TextSegment("<0.2 seconds>"), VisionSegment(4, is_video=True)),
+        *(TextSegment("<1.0 seconds>"), VisionSegment(4, is_video=True)),
+        *(TextSegment("<Picture 2>: "), VisionSegment(2), TextSegment("a cat")),
+    ]
     ids, _ = present(segments, tokenizer)
-    pad = int(np.bincount(ids).argmax())
-    generator = torch.Generator().manual_seed(0)
-    vision = {
-        "pixel_values": torch.randn(24, 3 * 2 * 16 * 16, generator=generator),
-        "image_grid_thw": torch.tensor([[1, 4, 6]]),
-        "mm_token_type_ids": torch.from_numpy((ids == pad).astype(np.int64))[None],
-    }
+    rows = np.random.default_rng(0).integers(0, 256, (24 + 8 + 2 * 32, 768), dtype=np.uint8)
+    vision = vision_inputs(
+        ids,
+        rows,
+        np.array([[1, 4, 6], [1, 2, 4]]),
+        np.array([[2, 4, 4]]),
+        image_pad=encoder.image_pad,
+        video_pad=encoder.video_pad,
+        device=CPU,
+    )
     features = encoder.encode(ids, vision)
     expected = _states(full, ids, **vision)[50][0]
     assert torch.equal(features, expected)
     assert not torch.allclose(features, encoder.encode(ids), atol=1e-2)
+    other = vision | {"pixel_values_videos": vision["pixel_values_videos"].flip(0)}
+    assert not torch.allclose(features, encoder.encode(ids, other), atol=1e-2)
 
 
-def test_without_the_vision_tower_pictures_are_refused(encoder: TruncatedQwen3VL) -> None:
-    assert not any(name.startswith("visual") for name in encoder.model.state_dict())
-    with pytest.raises(InvalidRequestError, match="vision tower is not loaded"):
-        encoder.encode(IDS, {})
+def test_the_pads_of_the_config_are_those_of_the_tokenizer(
+    encoder: TruncatedQwen3VL, tokenizer
+) -> None:
+    assert encoder.image_pad == tokenizer.special_id(IMAGE_PAD)
+    assert encoder.video_pad == tokenizer.special_id(VIDEO_PAD)
 
 
 @pytest.mark.parametrize("ids", [[], [-1], [5, 261]])

@@ -30,6 +30,12 @@ def test_check_finds_a_stale_file_and_repairs_nothing(tmp_path: Path, damage: st
     assert stale_files(tmp_path, StageConfig()) == [file]
 
 
+def test_models_may_be_left_out(tmp_path: Path) -> None:
+    files = write_repository(tmp_path, StageConfig(), ["jobs", "muxer"])
+    assert {file.parent.name for file in files} == {"jobs", "muxer", ENSEMBLE.name}
+    assert {folder.name for folder in tmp_path.iterdir()} == {"jobs", "muxer", ENSEMBLE.name}
+
+
 def test_other_parameters_make_other_files(tmp_path: Path) -> None:
     write_repository(tmp_path, StageConfig(max_jobs=9))
     assert len(stale_files(tmp_path, StageConfig())) == len(MODELS)

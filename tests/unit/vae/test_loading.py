@@ -10,10 +10,18 @@ import pytest
 import torch
 from diffusers import AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio
 from diffusers.models.attention_dispatch import attention_backend
+from diffusers.modular_pipelines.minimax_h3.encoders import encode_vae_condition
 from safetensors.torch import load_file, save_file
 
+from minimax_h3.core.constants import PIXEL_MEAN, PIXEL_STD
 from minimax_h3.core.errors import CheckpointError
-from minimax_h3.vae.loading import load_audio_vae, load_video_vae
+from minimax_h3.packing.patchify import audio_to_rows
+from minimax_h3.vae.loading import (
+    load_audio_encoder,
+    load_audio_vae,
+    load_video_encoder,
+    load_video_vae,
+)
 from minimax_h3.weights.manifest import identify
 
 CPU = torch.device("cpu")
@@ -76,7 +84,55 @@ def test_audio_decoder_equals_diffusers_from_both_layouts(
     assert wave.std() > 1e-2
 
 
-def test_only_the_decoder_halves_are_in_memory(tiny_checkpoint):
+@pytest.mark.parametrize(("frames", "height", "width"), [(1, 32, 32), (1, 96, 64), (22, 64, 96)])
+def test_video_encoder_equals_diffusers_from_both_layouts(
+    tiny_checkpoint, tiny_diffusers_checkpoint, frames, height, width
+):
+    given = random_frames(frames, height, width)
+    expected = oracle_condition(tiny_diffusers_checkpoint, given)
+    for checkpoint in (tiny_checkpoint, tiny_diffusers_checkpoint):
+        encoder = load_video_encoder(identify(checkpoint, "fl2va"), CPU)
+        assert torch.equal(encoder.encode(given), expected)
+    assert expected.std() > 0.1
+
+
+def test_a_full_canvas_is_encoded_as_by_diffusers(tiny_checkpoint, tiny_diffusers_checkpoint):
+    given = random_frames(1, 768, 1344)
+    encoder = load_video_encoder(identify(tiny_checkpoint, "fl2va"), CPU)
+    assert torch.equal(encoder.encode(given), oracle_condition(tiny_diffusers_checkpoint, given))
+
+
+def random_frames(frames: int, height: int, width: int) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    return rng.integers(0, 256, (frames, height, width, 3), dtype=np.uint8)
+
+
+def oracle_condition(checkpoint: Path, frames: np.ndarray) -> torch.Tensor:
+    """Condition latents by diffusers' own recipe."""
+    oracle = oracle_vae(AutoencoderKLMiniMaxH3, checkpoint / "vae")
+    pixels = torch.from_numpy(frames).permute(3, 0, 1, 2)[None]
+    with torch.no_grad():
+        return encode_vae_condition(oracle, pixels, PIXEL_MEAN, PIXEL_STD)[0]
+
+
+def test_audio_encoder_equals_diffusers_from_both_layouts(
+    tiny_checkpoint, tiny_diffusers_checkpoint
+):
+    oracle = oracle_vae(AutoencoderKLMiniMaxH3Audio, tiny_diffusers_checkpoint / "audio_vae")
+    wave = np.random.default_rng(4).uniform(-1, 1, (2, 20_001)).astype(np.float32)
+    with torch.no_grad():
+        latents = oracle.encode(torch.from_numpy(wave)[:, None]).latent_dist.mode()
+    mean, std = channels(oracle.config.latents_mean, 1), channels(oracle.config.latents_std, 1)
+    expected = ((latents - mean) / std).transpose(1, 2).reshape(-1, 32)
+    for checkpoint in (tiny_checkpoint, tiny_diffusers_checkpoint):
+        encoder = load_audio_encoder(identify(checkpoint, "fl2va"), CPU)
+        assert torch.equal(audio_to_rows(encoder.encode(wave)), expected)
+        with attention_backend("flex"):
+            assert torch.equal(audio_to_rows(encoder.encode(wave)), expected)
+    assert expected.std() > 1e-2
+
+
+def test_only_the_asked_halves_are_in_memory(tiny_checkpoint):
     manifest = identify(tiny_checkpoint, "fl2va")
     video = load_video_vae(manifest, CPU, torch.float32)
     assert not any(tensor.is_meta for tensor in video._decoder.parameters())
@@ -160,8 +216,9 @@ def test_statistics_come_from_the_checkpoint(tiny_checkpoint, tmp_path, video_la
     assert not np.array_equal(halves, next(scaled.decode_clips(video_latents)))
 
 
+@pytest.mark.parametrize("load", [load_video_vae, load_video_encoder])
 @pytest.mark.parametrize(("key", "value"), [("vae_tile_size", 128), ("vae_tile_overlap_min", 32)])
-def test_a_release_for_other_tiles_is_refused(tiny_checkpoint, tmp_path, key, value):
+def test_a_release_for_other_tiles_is_refused(tiny_checkpoint, tmp_path, key, value, load):
     copy = tmp_path / "FL2VA"
     shutil.copytree(tiny_checkpoint / "FL2VA", copy)
     change_config(copy / "video_vae" / "config.json", lambda config: config | {key: value})

@@ -46,8 +46,21 @@ def test_the_diffusers_layout(tiny_diffusers_checkpoint: Path, tiny_checkpoint: 
     assert manifest.tasks == ("t2va", "fl2va")
     assert (manifest.video_flow_shift, manifest.audio_flow_shift) == (12.0, 3.0)
     assert manifest.dit_config == identify(tiny_checkpoint, "fl2va").dit_config
-    with pytest.raises(CheckpointError, match=r"transformer_ref/config\.json: missing"):
-        identify(tiny_diffusers_checkpoint, "ref2va")
+    other = identify(tiny_diffusers_checkpoint, "ref2va")
+    assert (other.partition, other.tasks) == ("Ref2VA", ("ref2va",))
+    assert other.weights["transformer"].folder.name == "transformer_ref"
+
+
+def test_a_diffusers_root_without_the_other_transformer(
+    tiny_diffusers_checkpoint: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(tiny_diffusers_checkpoint, root)
+    shutil.rmtree(root / "transformer_ref")
+    assert identify(root, "fl2va").partition == "FL2VA"
+    for task_type in ("ref2va", "combined"):
+        with pytest.raises(CheckpointError, match=r"transformer_ref/config\.json: missing"):
+            identify(root, task_type)
 
 
 def test_a_diffusers_class_must_fit(tiny_diffusers_checkpoint: Path, tmp_path: Path) -> None:
@@ -92,6 +105,17 @@ def test_combined_needs_both_partitions(editable) -> None:
     _release(index, sigma_shift_scales={"video": 10, "audio": 3})
     (other / "model_index.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match=r"video_flow_shift 10\.0 differs from 12\.0"):
+        identify(editable.root.parent, "combined")
+
+
+@pytest.mark.parametrize("component", ["text_encoder", "video_vae", "audio_vae"])
+def test_combined_refuses_partitions_that_share_nothing(
+    editable, tiny_checkpoint: Path, component: str
+) -> None:
+    shutil.copytree(tiny_checkpoint / "Ref2VA", editable.root.parent / "Ref2VA")
+    assert identify(editable.root.parent, "combined").tasks == ("t2va", "fl2va", "ref2va")
+    editable.edit(component, lambda tensors: next(iter(tensors.values())).add_(1))
+    with pytest.raises(CheckpointError, match=f"{component}.*: other weights than"):
         identify(editable.root.parent, "combined")
 
 
@@ -222,10 +246,10 @@ def test_reading_a_manifest_needs_no_torch(tiny_checkpoint: Path) -> None:
         "from minimax_h3.weights.manifest import identify\n"
         "from minimax_h3.weights.vae_config import video_vae_arguments\n"
         "from minimax_h3.text.tokenizer import load_tokenizer\n"
-        "from minimax_h3.text.presentation import present_t2va\n"
+        "from minimax_h3.text.presentation import present_request\n"
         f"manifest = identify(Path({str(tiny_checkpoint)!r}), 'fl2va')\n"
         "video_vae_arguments(manifest)\n"
-        "assert len(present_t2va('cat', load_tokenizer(manifest.tokenizer))[0]) == 3\n"
+        "assert len(present_request('cat', (), load_tokenizer(manifest.tokenizer))[0]) == 3\n"
         "heavy = {'torch', 'transformers', 'diffusers'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

@@ -1,0 +1,166 @@
+"""`docs/requests.md`: the request contract as text, from the tables that enforce it.
+
+`python -m minimax_h3.core.request_page docs/requests.md` writes it (`make docs`).
+"""
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from minimax_h3.core import limits
+from minimax_h3.core.contracts import REQUEST_INPUTS
+from minimax_h3.core.fields import FIELDS, MEANINGLESS_FIELDS, OTHER_NAMES, RESERVED_FIELDS
+
+_PAGE = """# Requests
+
+Written by `make docs` from the tables that enforce it (`core/fields.py`, `core/limits.py`); a test
+compares the two. Nothing is changed silently: an unknown, ill-typed, conflicting or out-of-range
+field is refused with INVALID_ARGUMENT (HTTP 400) and a message that names the field, the value and
+the legal range, before expensive work. Alignments that are stated here are reported in METADATA.
+
+## Fields
+
+A field with a tensor of its own is sent as that tensor, shape `[1]`, a list as `[n]`; the rest go
+into the STRING tensor `OPTIONS`, one JSON object. Only `prompt` is required.
+
+{fields}
+- `duration` excludes `num_frames`; `width` and `height` go together and exclude `aspect_ratio`.
+- Frame counts are aligned up to 17 n + 5: 5.0 s is 124 frames, 15.0 s is 362.
+- Refused as not available yet: {reserved}.
+- Refused because this model is guidance-distilled: {meaningless}.
+- Names of other servers are refused with ours: {others}.
+
+## Tasks and files
+
+| task | files | canvas without a size | model |
+|---|---|---|---|
+| `t2va` | none | `aspect_ratio` | `dit_fl2va` |
+| `fl2va` | `keyframes`: first, last or both | ratio of the first keyframe | `dit_fl2va` |
+| `ref2va` | `references`: pictures, videos, sounds in any order | `aspect_ratio` | `dit_ref2va` |
+
+The task is inferred from the files: keyframes make `fl2va`, references `ref2va`, none `t2va`. Both
+together are refused. `audio_mode` `lock_source` keeps the one sound among the references as the
+sound of the clip: any task takes it, it is neither labelled nor counted, and alone it makes no
+`ref2va`; with keyframes it is the one reference they allow.
+
+The prompt calls references by kind and order: "Picture 1", "Video 1", "Audio 1". The order of
+`references` is kept; the soundtrack of a video counts as an audio just before its video. Several
+`keyframes` are first, then last, as `frame_indices` says.
+
+An element of `keyframes` or `references` is the bytes of a file ({formats}); what it is
+is read from the bytes, never from a name. Where the operator set `media_root` (`h3 serve
+--media-root DIR`) an element may be the text `file:NAME` instead: a regular file below that folder,
+reached without any link. URLs and other paths are never opened.
+
+## Limits of files
+
+Counts, bytes, sides, seconds and codecs are judged before a file is decoded in full, and so is the
+row budget: text, conditions, sound and picture of one forward are at most `max_packed_rows` rows.
+Videos are {video_codecs}; their soundtracks {soundtrack_codecs} or PCM; sounds PCM, {sound_codecs}.
+
+{limits}
+Seconds may exceed their limit by {slack:g} s, the rounding of containers and codecs.
+
+## What becomes of a file
+
+| file | outcome |
+|---|---|
+| picture or video stored rotated (EXIF, display matrix) | upright |
+| transparency | flattened on white |
+| greyscale, palette, CMYK or 16 bits a channel | 8-bit RGB |
+| first keyframe of another shape than the canvas | stretched (LANCZOS) |
+| second keyframe of another shape | scaled to cover the canvas, cut at the centre |
+| reference picture | short edge 2048, sides to the nearest 32 |
+| reference video | 24 frames a second, on the 768 canvas of its own ratio |
+| variable frame rate | resampled by time stamps: whole frames are dropped or doubled |
+| video longer than the clip | cut to the clip's frames, then down to 17 n + 5 |
+| sound | 32 kHz stereo; mono is doubled, more channels are mixed down; cut to the clip's length |
+| silent track | kept as silence; a video without a track has no sound |
+| animated WEBP or GIF, HEIC, AVIF, AVI, WebM, other formats and codecs | refused by name |
+| no frames, truncated, damaged, more pixels than it says | refused by name |
+
+## Examples
+
+One a task, with the command line and with `tritonclient` alone.
+
+```bash
+.venv/bin/h3 generate "a fox in the snow" -o t2va.mp4 --width 128 --height 96
+.venv/bin/h3 generate "the cat turns into the rocket" -o fl2va.mp4 --first cat.png --last rocket.jpg
+.venv/bin/h3 generate "Picture 1 walks through Video 1" -o ref2va.mp4 --ref cat.png --ref street.mp4
+```
+
+```python
+from pathlib import Path
+
+import numpy as np
+import tritonclient.grpc as triton
+
+
+def tensor(name, datatype, dtype, *values):
+    filled = triton.InferInput(name, [len(values)], datatype)
+    filled.set_data_from_numpy(np.array(values, dtype=dtype))
+    return filled
+
+
+def generate(prompt, *files):
+    inputs = [tensor("PROMPT", "BYTES", object, prompt.encode()), *files]
+    answer = triton.InferenceServerClient("127.0.0.1:8001").infer("minimax_h3", inputs)
+    return answer.as_numpy("MP4")[0]
+
+
+cat, rocket, street = (Path(name).read_bytes() for name in ("cat.png", "rocket.jpg", "street.mp4"))
+t2va = generate("a fox in the snow")
+fl2va = generate("the cat flies", tensor("KEYFRAMES", "BYTES", object, cat, rocket))
+ref2va = generate("Picture 1 in Video 1", tensor("REFERENCES", "BYTES", object, cat, street))
+```
+
+## Errors
+
+| gRPC | HTTP | when |
+|---|---|---|
+| INVALID_ARGUMENT | 400 | the request is wrong, or needs what this server does not have |
+| UNAVAILABLE | 503 | the server is full; the same request may succeed later |
+| CANCELLED | 400 | the job was cancelled; `jobs` tells it from a wrong request |
+| NOT_FOUND, INTERNAL | 404, 500 | the server is at fault; its log has the reason |
+"""
+
+
+def fields_table() -> str:
+    """The fields as the documents print them."""
+    tensors = {spec.name for spec in REQUEST_INPUTS}
+    lines = [
+        "| field | type | legal | default | meaning | sent as |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, field in FIELDS.items():
+        sent_as = name.upper() if name.upper() in tensors else "OPTIONS"
+        legal = field.legal.replace("one of ", "")
+        lines.append(
+            f"| `{name}` | {field.type_name} | {legal} | {field.default} | {field.meaning} "
+            f"| {sent_as} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The whole document."""
+    return _PAGE.format(
+        fields=fields_table(),
+        limits=limits.as_markdown(),
+        reserved=_names(sorted(RESERVED_FIELDS)),
+        meaningless=_names(sorted(MEANINGLESS_FIELDS)),
+        others=_names(OTHER_NAMES),
+        formats=", ".join(limits.MEDIA_FORMATS),
+        video_codecs=" or ".join(limits.VIDEO_CODECS),
+        soundtrack_codecs=", ".join(limits.SOUNDTRACK_CODECS),
+        sound_codecs=", ".join(limits.SOUND_CODECS),
+        slack=limits.SECONDS_SLACK,
+    )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

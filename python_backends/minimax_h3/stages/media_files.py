@@ -1,0 +1,93 @@
+"""Elements of KEYFRAMES and REFERENCES -> encoded bytes.
+
+An element is a file's bytes. Only where the operator set a media root may it be the text
+`file:NAME` instead, which names a regular file below that root; no link is followed on the way.
+"""
+
+import os
+import stat
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
+from minimax_h3.core.limits import LIMITS
+
+FILE_PREFIX = b"file:"  # no media format begins with it
+_LARGEST = int(max(LIMITS[f"{kind}_bytes"].high for kind in ("picture", "video", "sound")))
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe must not block
+
+
+@dataclass(frozen=True, slots=True)
+class MediaFiles:
+    """Where `file:NAME` elements may come from.
+
+    Attributes:
+        root: absolute folder, or empty: then such elements are refused.
+    """
+
+    root: str
+
+    def read(self, element: bytes, subject: str) -> bytes:
+        """The encoded bytes of an element.
+
+        Args:
+            element: bytes of a file, or `file:NAME`.
+            subject: the element as a client counts it, such as `references[1]`.
+
+        Raises:
+            NotAvailableError: `file:NAME` without a media root.
+            InvalidRequestError: the name leaves the root, or is no regular file of legal size.
+        """
+        if not element.startswith(FILE_PREFIX):
+            return element
+        if not self.root:
+            raise NotAvailableError(
+                f"{subject}: file: names are not served here; legal: the bytes of the file "
+                "(an operator allows names by media_root)"
+            )
+        name = _checked_name(element[len(FILE_PREFIX) :], subject)
+        try:
+            return _read_below(self.root, name.split("/"))
+        except OSError as error:
+            # The reason is the same for all failures: it must not tell what lies outside the root.
+            raise InvalidRequestError(
+                f"{subject}: file:{name[:200]} is not legal; legal: a regular file below the "
+                f"media root, without links, of up to {_LARGEST:,} bytes"
+            ) from error
+
+
+def _checked_name(raw: bytes, subject: str) -> str:
+    try:
+        name = raw.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{subject}: file: name is not UTF-8; legal: UTF-8") from error
+    if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise InvalidRequestError(
+            f"{subject}: file:{name[:200]!r} is not legal; legal: a relative path without "
+            "empty, . or .. parts"
+        )
+    return name
+
+
+def _read_below(root: str, parts: list[str]) -> bytes:
+    """Open part after part from the root's descriptor, so that no race can swap a link in.
+
+    Raises:
+        OSError: a part is absent or a link, or the last one is no regular file of legal size.
+    """
+    with ExitStack() as opened:
+        folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        opened.callback(os.close, folder)
+        for part in parts[:-1]:
+            folder = os.open(part, _FOLDER_FLAGS, dir_fd=folder)
+            opened.callback(os.close, folder)
+        descriptor = os.open(parts[-1], _FILE_FLAGS, dir_fd=folder)
+        with os.fdopen(descriptor, "rb") as file:
+            facts = os.fstat(descriptor)
+            if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST:
+                raise OSError("not a regular file of legal size")
+            encoded = file.read(_LARGEST + 1)
+            if len(encoded) > _LARGEST:  # it grew meanwhile
+                raise OSError("not a regular file of legal size")
+            return encoded
