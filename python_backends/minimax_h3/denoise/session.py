@@ -4,7 +4,10 @@ Everything that no step changes (refined text, rotary table, AdaLN tables, row i
 rows) is made in `prepare`. A step only launches work and never waits for the device.
 """
 
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -17,12 +20,15 @@ from minimax_h3.core.errors import H3Error, InvalidRequestError
 from minimax_h3.core.plan import Plan
 from minimax_h3.dit.adaln import ModulationTable
 from minimax_h3.dit.model import MiniMaxH3Transformer, PreparedSequence
+from minimax_h3.ops.row_ops import REFERENCE, RowOps
 from minimax_h3.packing.layout import Anchor, PackedLayout, pack_keyframe_request
 from minimax_h3.packing.patchify import rows_to_audio, rows_to_video, video_to_rows
 from minimax_h3.packing.row_times import ScheduleTimes, schedule_times
 from minimax_h3.schedules.euler import EulerStep, euler_step_, euler_steps
 from minimax_h3.schedules.noise import draw_noise, noise_condition
 from minimax_h3.schedules.sigma import SigmaSchedule
+
+EulerUpdate: TypeAlias = Callable[[torch.Tensor, torch.Tensor, EulerStep], None]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -34,12 +40,16 @@ class DitRuntime:
         attention: the chosen backend.
         tables: AdaLN tables of recent schedules.
         weights_token: names the weights' content, see `AdaLNTableCache.table`.
+        row_ops: what computes everything between matrix products and attention.
+        euler_step_: moves the target rows, see `schedules.euler`.
     """
 
     model: MiniMaxH3Transformer
     attention: AttentionBackend
     tables: AdaLNTableCache
     weights_token: str
+    row_ops: RowOps = REFERENCE
+    euler_step_: EulerUpdate = euler_step_
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,6 +79,7 @@ class _Stream:
     conditions: int
     steps: tuple[EulerStep, ...]
     target: torch.Tensor
+    euler_step_: EulerUpdate
 
     @classmethod
     def build(
@@ -76,14 +87,14 @@ class _Stream:
         conditions: torch.Tensor,
         noise: torch.Tensor,
         schedule: SigmaSchedule,
-        device: torch.device,
+        runtime: DitRuntime,
     ) -> "_Stream":
-        rows = torch.cat((conditions.cpu(), noise)).to(device)
+        rows = torch.cat((conditions.cpu(), noise)).to(runtime.model.device)
         count = conditions.shape[0]
-        return cls(rows, count, euler_steps(schedule), rows[count:])
+        return cls(rows, count, euler_steps(schedule), rows[count:], runtime.euler_step_)
 
     def advance(self, velocity: torch.Tensor, index: int) -> None:
-        euler_step_(self.target, velocity[self.conditions :], self.steps[index])
+        self.euler_step_(self.target, velocity[self.conditions :], self.steps[index])
 
 
 class DenoiseSession:
@@ -138,7 +149,7 @@ class DenoiseSession:
         times = schedule_times(layout, video_schedule.times, audio_schedule.times)
         with torch.inference_mode():
             video, audio = _draw_streams(
-                plan, seed, conditioning, (video_schedule, audio_schedule), model.device
+                plan, seed, conditioning, (video_schedule, audio_schedule), runtime
             )
             prepared = model.prepare(
                 conditioning.prompt_embeds,
@@ -146,6 +157,7 @@ class DenoiseSession:
                 times.rows,
                 (0, layout.num_rows),
                 runtime.attention,
+                runtime.row_ops,
             )
             table = runtime.tables.table(model, times.times, runtime.weights_token)
             return cls(plan, model, prepared, table, times, video, audio)
@@ -196,12 +208,20 @@ class DenoiseSession:
             return rows_to_video(video, *grid).numpy(), rows_to_audio(audio).numpy()
 
 
+def select_euler_step(row_ops: RowOps) -> EulerUpdate:
+    """The update that goes with the row operations; all of them give the same bits."""
+    if row_ops is REFERENCE:
+        return euler_step_
+    fused: EulerUpdate = importlib.import_module("minimax_h3.ops.kernels.euler").euler_step_
+    return fused
+
+
 def _draw_streams(
     plan: Plan,
     seed: int,
     conditioning: Conditioning,
     schedules: tuple[SigmaSchedule, SigmaSchedule],
-    device: torch.device,
+    runtime: DitRuntime,
 ) -> tuple[_Stream, _Stream]:
     """Target noise behind the conditions; visual conditions are mixed to their level once."""
     height, width = plan.latent_height, plan.latent_width
@@ -216,8 +236,8 @@ def _draw_streams(
     anchor_noise = [video_to_rows(latents) for latents in noise.conditions]
     conditions = noise_condition(clean, torch.cat([clean[:0], *anchor_noise]))
     return (
-        _Stream.build(conditions, video_to_rows(noise.video), schedules[0], device),
-        _Stream.build(conditioning.audio_condition_rows, noise.audio_rows, schedules[1], device),
+        _Stream.build(conditions, video_to_rows(noise.video), schedules[0], runtime),
+        _Stream.build(conditioning.audio_condition_rows, noise.audio_rows, schedules[1], runtime),
     )
 
 
