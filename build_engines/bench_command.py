@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", help="the first GPU, or the CPU, if not given")
     parser.add_argument("--dtype", choices=("bf16", "fp32"))
+    parser.add_argument("--profile", action="store_true", help="kernels of a block, timed apart")
     parser.add_argument("--commit", help="what the JSON says, where there is no git")
     parser.add_argument("--json", type=Path, help="write everything there")
 

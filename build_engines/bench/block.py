@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from build_engines.bench.clock import median, milliseconds
-from build_engines.bench.operators import Result
+from build_engines.bench.clock import Result, median, milliseconds
+from build_engines.bench.profile import kernels
 from build_engines.bench.subjects import BlockSubject, diffusers_transformer, random_stream
 from build_engines.bench.workload import Workload, flops
 from minimax_h3.attention.base import AttentionBackend
@@ -22,6 +22,7 @@ def block(
     bundles: list[RowOps],
     against: list[str],
     repeats: int,
+    profiled: bool = False,
 ) -> Result:
     """Time the first block of `model` at one size.
 
@@ -32,6 +33,7 @@ def block(
         bundles: our row operations, the first is the one that counts.
         against: of `diffusers`, `compiled`.
         repeats: runs of each.
+        profiled: also say what each kernel of ours takes, from further runs on a GPU.
     """
     rows = workload.rows
     hidden = random_stream(rows, model)
@@ -44,7 +46,7 @@ def block(
         expected = out if expected is None else expected
         entry = _judge(out, expected)
         if "stopped" not in entry:
-            entry |= _time_ours(subject, prepared, workload, repeats)
+            entry |= _time_ours(subject, prepared, workload, repeats, profiled)
         result["ours"][ops.name] = entry
     assert expected is not None
     if against:
@@ -58,7 +60,11 @@ def block(
 
 
 def _time_ours(
-    subject: BlockSubject, prepared: PreparedSequence, workload: Workload, repeats: int
+    subject: BlockSubject,
+    prepared: PreparedSequence,
+    workload: Workload,
+    repeats: int,
+    profiled: bool,
 ) -> Result:
     stream, normed = subject.hidden.clone(), subject.hidden.clone()
 
@@ -66,7 +72,8 @@ def _time_ours(
         subject.step(prepared, stream, normed)
 
     ms = median(milliseconds(work, stream.device, repeats))
-    return {"ms": ms, "tflops": _tflops(workload, ms)}
+    result: Result = {"ms": ms, "tflops": _tflops(workload, ms)}
+    return result | ({"profiled": kernels(work)} if profiled else {})
 
 
 def _theirs(

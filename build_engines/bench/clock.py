@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+Result = dict[str, Any]
+
 
 def milliseconds(
     work: Callable[[], object], device: torch.device, repeats: int = 5, warmup: int = 2

@@ -2,7 +2,7 @@
 
 import torch
 
-from build_engines.bench.operators import Result
+from build_engines.bench.clock import Result
 from build_engines.bench.subjects import (
     BlockSubject,
     diffusers_transformer,

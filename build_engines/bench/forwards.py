@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from build_engines.bench.clock import intervals, mark, median, milliseconds
-from build_engines.bench.operators import Result
+from build_engines.bench.clock import Result, intervals, mark, median, milliseconds
 from build_engines.bench.subjects import diffusers_transformer
 from build_engines.bench.workload import Workload, flops
 from minimax_h3.attention.base import AttentionBackend

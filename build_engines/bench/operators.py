@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
-from build_engines.bench.clock import median, milliseconds
+from build_engines.bench.clock import Result, median, milliseconds
 from build_engines.bench.workload import Workload, flops
 from minimax_h3.attention.base import BACKENDS, AttentionBackend, select
 from minimax_h3.core.errors import BackendUnavailableError
@@ -20,8 +19,6 @@ ROW_BYTES_PER_BLOCK = 230e3
 LOSSLESS_TOLERANCE = 2e-2  # relative L2 against fp32, gaussian data
 E4M3_TOLERANCE = 0.10
 SAMPLED_QUERIES = 64
-
-Result = dict[str, Any]
 
 
 def copy_bandwidth(device: torch.device, repeats: int) -> float:

@@ -68,7 +68,12 @@ def _timed(
         return [
             ceiling,
             *(
-                block_bench.block(load, model, backend, bundles, args.against, args.repeats)
+                _of_ceiling(
+                    block_bench.block(
+                        load, model, backend, bundles, args.against, args.repeats, args.profile
+                    ),
+                    ceiling,
+                )
                 for backend in backends
             ),
         ]
@@ -80,11 +85,22 @@ def _timed(
     return [
         ceiling,
         *(
-            forward_bench.session(load, model, backend, ops, args.forwards)
+            _of_ceiling(forward_bench.session(load, model, backend, ops, args.forwards), ceiling)
             for backend in backends
             for ops in bundles
         ),
     ]
+
+
+def _of_ceiling(result: dict[str, Any], ceiling: dict[str, Any]) -> dict[str, Any]:
+    """Note beside each time of a block which share of the ceiling's speed it is."""
+    limit = ceiling["ceiling"]["ceiling_ms"]
+    entries = [*result.get("ours", {}).values(), *result.get("theirs", {}).values(), result]
+    for entry in entries:
+        ms = entry.get("ms", entry.get("layer_ms"))
+        if ms:
+            entry["of_ceiling"] = round(limit / ms, 4)
+    return result
 
 
 def _ceiling(
