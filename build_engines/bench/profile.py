@@ -20,9 +20,9 @@ def kernels(work: Callable[[], object], runs: int = 3) -> Result:
             work()
         torch.cuda.synchronize()
     spent: dict[str, float] = defaultdict(float)
-    for event in recorded.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            spent[event.name[:NAME_WIDTH]] += event.device_time / 1e3 / runs
+    for entry in recorded.key_averages():
+        if entry.self_device_time_total > 0:
+            spent[entry.key[:NAME_WIDTH]] += entry.self_device_time_total / 1e3 / runs
     slowest = sorted(spent.items(), key=lambda item: -item[1])
     return {
         "sum_ms": round(sum(spent.values()), 3),
