@@ -1,8 +1,10 @@
 """How exact the fast paths are: errors against FP32, distance from diffusers, equal tables."""
 
+from functools import partial
+
 import torch
 
-from build_engines.bench.clock import Result
+from build_engines.bench.clock import Result, median, milliseconds
 from build_engines.bench.subjects import (
     BlockSubject,
     diffusers_transformer,
@@ -12,7 +14,7 @@ from build_engines.bench.subjects import (
 from build_engines.bench.workload import Workload
 from minimax_h3.attention.base import AttentionBackend
 from minimax_h3.attention.sdpa import SdpaAttention
-from minimax_h3.dit.adaln import is_block_projection
+from minimax_h3.dit.adaln import is_block_projection, pin_block_projections_
 from minimax_h3.dit.dummy import outlier_channels
 from minimax_h3.dit.model import MiniMaxH3Transformer
 from minimax_h3.ops.row_ops import REFERENCE, RowOps
@@ -57,20 +59,28 @@ def equality(
     return result
 
 
-def tables(model: MiniMaxH3Transformer, times: torch.Tensor) -> Result:
-    """Whether the AdaLN table is the same from weights on the device and on the host."""
-    resident = model.modulation(times)
+def tables(model: MiniMaxH3Transformer, times: torch.Tensor, repeats: int) -> Result:
+    """Whether the AdaLN table is the same from weights on the device and on the host, and how long.
+
+    The projections of `model` stay on the host afterwards.
+    """
+    device = model.device
+    work = partial(model.modulation, times)
+    resident, resident_ms = work(), median(milliseconds(work, device, repeats))
     for name, parameter in model.named_parameters():
         if is_block_projection(name):
             parameter.data = parameter.data.cpu()
-    streamed = model.modulation(times)
+    if device.type == "cuda":
+        pin_block_projections_(model)
+    streamed, streamed_ms = work(), median(milliseconds(work, device, repeats))
+    same = torch.equal(resident.blocks, streamed.blocks)
     return {
         "times": times.numel(),
-        "equal": bool(
-            torch.equal(resident.blocks, streamed.blocks)
-            and torch.equal(resident.final, streamed.final)
-        ),
+        "blocks": len(model.blocks),
+        "equal": same and torch.equal(resident.final, streamed.final),
         "gb": round(resident.blocks.nbytes / 1e9, 3),
+        "resident_ms": resident_ms,
+        "streamed_ms": streamed_ms,
     }
 
 

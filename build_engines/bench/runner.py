@@ -47,7 +47,7 @@ def _measure(args: argparse.Namespace, device: torch.device, dtype: torch.dtype)
         for name in _names(args, device, dtype)
     ]
     if args.what == "equality":
-        return [_equality(each, device, dtype, backends, bundles) for each in loads]
+        return [_equality(each, device, dtype, backends, bundles, args.repeats) for each in loads]
     layers = 1 if args.what == "block" else args.layers
     model = dummy_transformer(_config(args.model, layers), device, dtype)
     results: list[Any] = []
@@ -121,6 +121,7 @@ def _equality(
     dtype: torch.dtype,
     backends: list[AttentionBackend],
     bundles: list[RowOps],
+    repeats: int,
 ) -> Any:
     config = _config(load.model, EQUALITY_MODEL_BLOCKS)
     model = dummy_transformer(config, device, dtype, resident_adaln=True)
@@ -128,7 +129,7 @@ def _equality(
     result = equality_bench.equality(load, model, backends, bundles[0], exact)
     schedules = [SigmaSchedule.build(50, shift).times for shift in (12.0, 3.0)]
     times = schedule_times(load.layout(), *schedules).times
-    return {**result, "adaln_table": equality_bench.tables(model, times)}
+    return {**result, "adaln_table": equality_bench.tables(model, times, repeats)}
 
 
 def _config(model: str, layers: int | None) -> DiTConfig:
