@@ -8,11 +8,12 @@ PY := .venv/bin/python
 TINY := checkpoints/tiny
 SOURCES := python_backends client build_engines tests model_repository .ci
 SOAK_SECONDS ?= 1800
+H3 := .venv/bin/h3
 PROFILE ?= tiny
 ACCEPT ?= out/accept
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench clean
+.PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench bench-gpu clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -69,6 +70,17 @@ docs: setup ## write docs/requests.md from the tables of the request contract
 bench: checkpoint ## benchmarks of tests/benchmarks on the tiny checkpoint, as JSON
 	@shopt -s nullglob; for file in tests/benchmarks/bench_*.py; do \
 	  module=$${file%.py}; $(PY) -m "$${module//\//.}" $(TINY); done
+
+bench-gpu: setup ## time the DiT at the released size on a Hopper GPU, into out/bench (12 minutes)
+	@$(H3) bench equality --model released_on_small_canvas --attention auto cudnn \
+	  --row-ops fused fused_exact --json out/bench/equality.json
+	@$(H3) bench operators --frames 124 192 362 --attention all \
+	  --row-ops reference fused fused_exact --json out/bench/operators.json
+	@$(H3) bench block --frames 124 192 362 --row-ops fused --profile \
+	  --against diffusers compiled --json out/bench/block.json
+	@$(H3) bench forward --frames 192 --row-ops fused --against diffusers compiled \
+	  --json out/bench/forward.json
+	@$(H3) bench session --frames 124 --row-ops fused --forwards 49 --json out/bench/session.json
 
 clean: ## remove what the other targets made, except .venv
 	rm -rf run out build dist $(TINY) $(TINY).part .venv-lock

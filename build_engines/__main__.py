@@ -6,9 +6,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from build_engines.attention_kernels import Toolchain, build
 from build_engines.convert import convert_to_diffusers
 from build_engines.tiny_checkpoint import PARTITIONS, write_tiny, write_tiny_pair
 from build_engines.verify import verify
+from minimax_h3.attention.native import NATIVE_FOLDER
 from minimax_h3.core.errors import H3Error
 
 LAYOUTS = ("official", "diffusers")
@@ -40,6 +42,13 @@ def _verify(arguments: argparse.Namespace) -> None:
         print(line, flush=True)
 
 
+def _kernels(arguments: argparse.Namespace) -> None:
+    toolchain = Toolchain.find(arguments.nvcc, arguments.flashinfer)
+    print(f"compiling with {toolchain.nvcc}; a minute or two", flush=True)
+    for line in build(toolchain, arguments.folder, arguments.jobs):
+        print(line, flush=True)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands."""
     parser = argparse.ArgumentParser(prog="build_engines", description=__doc__)
@@ -62,6 +71,13 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument("folder", type=Path)
     check.add_argument("--task-type", choices=("fl2va", "ref2va"), default="fl2va")
     check.set_defaults(run=_verify)
+
+    kernels = commands.add_parser("kernels", help="compile the attention kernels for Hopper GPUs")
+    kernels.add_argument("--folder", type=Path, default=NATIVE_FOLDER)
+    kernels.add_argument("--nvcc", help="the compiler, if it is not on the PATH")
+    kernels.add_argument("--flashinfer", type=Path, help="folder of FlashInfer's unzipped wheel")
+    kernels.add_argument("--jobs", type=int, default=2)
+    kernels.set_defaults(run=_kernels)
     return parser
 
 

@@ -27,6 +27,8 @@ class AttentionCapabilities:
         devices: torch device types.
         max_head_dim: widest head; every multiple of `head_dim_multiple` up to it works.
         head_dim_multiple: head widths must divide by it.
+        lossless: computes with the inputs as they are. `auto` takes nothing else.
+        compute_capability: of the GPUs whose kernels it has; None is any.
     """
 
     multi_document: bool
@@ -34,6 +36,8 @@ class AttentionCapabilities:
     devices: frozenset[str]
     max_head_dim: int
     head_dim_multiple: int = 1
+    lossless: bool = True
+    compute_capability: tuple[int, int] | None = None
 
 
 class AttentionBackend(Protocol):
@@ -47,6 +51,14 @@ class AttentionBackend(Protocol):
     @property
     def capabilities(self) -> AttentionCapabilities:
         """What it can run; what is not stated here is never tried."""
+        ...
+
+    def check(self) -> None:
+        """Make ready to run.
+
+        Raises:
+            BackendUnavailableError: a library or a file is missing; it is named.
+        """
         ...
 
     def __call__(
@@ -74,8 +86,18 @@ class Selection(NamedTuple):
 
 
 # Name -> module with a `load_backend()`. A module is imported when its backend is wanted, so that a
-# missing wheel breaks its own backend only. The order is the preference of `auto`.
-BACKENDS: Mapping[str, str] = MappingProxyType({"sdpa": "minimax_h3.attention.sdpa"})
+# missing wheel or library breaks its own backend only. The order is the preference of `auto`:
+# fastest first, as measured on an H200 (docs/benchmarks.md).
+BACKENDS: Mapping[str, str] = MappingProxyType(
+    {
+        "fa3": "minimax_h3.attention.fa3",
+        "cudnn": "minimax_h3.attention.cudnn",
+        "trtllm": "minimax_h3.attention.trtllm",
+        "sdpa": "minimax_h3.attention.sdpa",
+        "fa3_e4m3": "minimax_h3.attention.fa3_e4m3",
+        "trtllm_e4m3": "minimax_h3.attention.trtllm_e4m3",
+    }
+)
 
 
 def select(
@@ -112,10 +134,23 @@ def select(
             refusals.append(f"{candidate}: cannot be imported ({error})")
             continue
         refusal = _refusal(backend.capabilities, device, dtype, head_dim, documents)
+        if refusal is None and name == AUTO and not backend.capabilities.lossless:
+            refusal = "it is not lossless, so it has to be asked for by name"
+        if refusal is None:
+            refusal = _absence(backend)
         if refusal is None:
             return Selection(backend, _reason(name, candidate, refusals))
         refusals.append(f"{candidate}: {refusal}")
     raise BackendUnavailableError(f"attention: {name} cannot run here; " + "; ".join(refusals))
+
+
+def _absence(backend: AttentionBackend) -> str | None:
+    """What the backend needs and does not find on this machine."""
+    try:
+        backend.check()
+    except BackendUnavailableError as error:
+        return str(error)
+    return None
 
 
 def _reason(name: str, chosen: str, refusals: list[str]) -> str:
@@ -134,6 +169,10 @@ def _refusal(
 ) -> str | None:
     if device.type not in can.devices:
         return f"device {device.type} is not one of {', '.join(sorted(can.devices))}"
+    wanted = can.compute_capability
+    if wanted and torch.cuda.get_device_capability(device) != wanted:
+        dotted = ".".join(map(str, wanted))
+        return f"{torch.cuda.get_device_name(device)} does not have compute capability {dotted}"
     if dtype not in can.dtypes:
         return f"dtype {_name(dtype)} is not one of {', '.join(sorted(map(_name, can.dtypes)))}"
     if head_dim > can.max_head_dim or head_dim % can.head_dim_multiple:

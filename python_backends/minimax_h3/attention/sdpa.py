@@ -23,6 +23,9 @@ class SdpaAttention:
         max_head_dim=256,
     )
 
+    def check(self) -> None:
+        """PyTorch brings everything it needs."""
+
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: tuple[int, ...]
     ) -> torch.Tensor:

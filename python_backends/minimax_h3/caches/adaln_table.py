@@ -1,7 +1,8 @@
 """AdaLN tables of whole schedules, kept for the next request that uses the same times.
 
 The table is exact: a step looks up what its own projections would give. An entry is found by the
-bytes of its times, never by a float comparison, and a hit is the very tensor of the miss.
+bytes of its times, the weights and the numeric environment, never by a float comparison, and a hit
+is the very tensor of the miss.
 """
 
 import threading
@@ -42,7 +43,7 @@ class AdaLNTableCache:
             weights_token: names the weights' content (checkpoint, adapters and their scales); it
                 must change whenever they do.
         """
-        key = (times.numpy().tobytes(), model.dtype, model.device, weights_token)
+        key = (times.numpy().tobytes(), weights_token, *_numeric_environment(model))
         with self._lock:
             table = self._tables.get(key)
             if table is not None:
@@ -63,3 +64,17 @@ class AdaLNTableCache:
 
     def __len__(self) -> int:
         return len(self._tables)
+
+
+def _numeric_environment(model: MiniMaxH3Transformer) -> tuple[object, ...]:
+    """Everything besides times and weights that can move a bit of the table."""
+    kind = model.device.type
+    autocast = torch.is_autocast_enabled(kind)
+    return (
+        model.dtype,
+        model.device,
+        torch.get_float32_matmul_precision(),
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        autocast and torch.get_autocast_dtype(kind),
+    )

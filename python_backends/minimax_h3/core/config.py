@@ -11,7 +11,9 @@ COMBINED = "combined"
 TASK_TYPES = (TASK_FL2VA, TASK_REF2VA, COMBINED)
 DEVICES = "auto, cpu, cuda or cuda:N"
 DTYPES = ("auto", "fp32", "bf16")
-ATTENTION_BACKENDS = ("auto", "sdpa")
+ATTENTION_BACKENDS = ("auto", "fa3", "cudnn", "trtllm", "sdpa", "fa3_e4m3", "trtllm_e4m3")
+ROW_OPS = ("auto", "reference", "fused", "fused_exact")
+ADALN_PLACES = ("auto", "device", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,10 @@ class StageConfig:
         checkpoint_dir: official partition folder, its parent, or a diffusers layout. A relative
             path counts from the model's own folder, whatever the server's working directory.
         task_type: which DiT partitions the server holds.
-        device, dtype, attention: `auto` picks by capability and logs the choice.
+        device, dtype, attention, row_ops: `auto` picks by capability and logs the choice. The two
+            `e4m3` attentions trade accuracy for speed and are never picked.
+        adaln_weights: where the DiT's AdaLN projections lie, 40 % of its weights, which are read
+            once for each schedule; `auto` is the host's memory on a GPU.
         max_packed_rows: largest packed sequence that is admitted.
         running_jobs: jobs that take turns at the DiT; further ones wait inside the denoiser.
         max_jobs: running plus waiting jobs; beyond it requests are refused.
@@ -39,6 +44,8 @@ class StageConfig:
     device: str = "auto"
     dtype: str = "auto"
     attention: str = "auto"
+    row_ops: str = "auto"
+    adaln_weights: str = "auto"
     max_packed_rows: int = 262_144
     running_jobs: int = 4
     max_jobs: int = 8
@@ -52,6 +59,8 @@ class StageConfig:
         _one_of("task_type", self.task_type, TASK_TYPES)
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("attention", self.attention, ATTENTION_BACKENDS)
+        _one_of("row_ops", self.row_ops, ROW_OPS)
+        _one_of("adaln_weights", self.adaln_weights, ADALN_PLACES)
         device, _, index = self.device.partition(":")
         if device not in ("auto", "cpu", "cuda") or (index and not index.isdigit()):
             raise ConfigError(f"device: {self.device!r} is not legal; legal: {DEVICES}")

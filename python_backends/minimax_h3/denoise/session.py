@@ -4,7 +4,10 @@ Everything that no step changes (refined text, rotary table, AdaLN tables, row i
 rows) is made in `prepare`. A step only launches work and never waits for the device.
 """
 
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -23,6 +26,7 @@ from minimax_h3.core.errors import H3Error, InvalidRequestError
 from minimax_h3.core.plan import Plan
 from minimax_h3.dit.adaln import ModulationTable
 from minimax_h3.dit.model import MiniMaxH3Transformer, PreparedSequence
+from minimax_h3.ops.row_ops import REFERENCE, RowOps
 from minimax_h3.packing.layout import PackedLayout, pack_keyframe_request
 from minimax_h3.packing.patchify import rows_to_audio, rows_to_video, video_to_rows
 from minimax_h3.packing.references import pack_reference_request
@@ -30,6 +34,8 @@ from minimax_h3.packing.row_times import ScheduleTimes, schedule_times
 from minimax_h3.schedules.euler import EulerStep, euler_step_, euler_steps
 from minimax_h3.schedules.noise import Noise, draw_noise, noise_condition
 from minimax_h3.schedules.sigma import SigmaSchedule
+
+EulerUpdate: TypeAlias = Callable[[torch.Tensor, torch.Tensor, EulerStep], None]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -41,12 +47,16 @@ class DitRuntime:
         attention: the chosen backend.
         tables: AdaLN tables of recent schedules.
         weights_token: names the weights' content, see `AdaLNTableCache.table`.
+        row_ops: what computes everything between matrix products and attention.
+        euler_step_: moves the target rows, see `schedules.euler`.
     """
 
     model: MiniMaxH3Transformer
     attention: AttentionBackend
     tables: AdaLNTableCache
     weights_token: str
+    row_ops: RowOps = REFERENCE
+    euler_step_: EulerUpdate = euler_step_
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -84,6 +94,7 @@ class _Stream:
     held: int
     steps: tuple[EulerStep, ...]
     result: torch.Tensor
+    euler_step_: EulerUpdate
 
     @classmethod
     def build(
@@ -91,17 +102,17 @@ class _Stream:
         conditions: torch.Tensor,
         target: torch.Tensor,
         schedule: SigmaSchedule,
-        device: torch.device,
+        runtime: DitRuntime,
         *,
         locked: bool = False,
     ) -> "_Stream":
-        rows = torch.cat((conditions, target)).to(device)
+        rows = torch.cat((conditions, target)).to(runtime.model.device)
         count = conditions.shape[0]
         held = rows.shape[0] if locked else count
-        return cls(rows, held, euler_steps(schedule), rows[count:])
+        return cls(rows, held, euler_steps(schedule), rows[count:], runtime.euler_step_)
 
     def advance(self, velocity: torch.Tensor, index: int) -> None:
-        euler_step_(self.rows[self.held :], velocity[self.held :], self.steps[index])
+        self.euler_step_(self.rows[self.held :], velocity[self.held :], self.steps[index])
 
 
 class DenoiseSession:
@@ -149,7 +160,7 @@ class DenoiseSession:
         times = schedule_times(layout, video_schedule.times, audio_schedule.times)
         with torch.inference_mode():
             video, audio = _draw_streams(
-                plan, seed, conditioning, (video_schedule, audio_schedule), model.device
+                plan, seed, conditioning, (video_schedule, audio_schedule), runtime
             )
             prepared = model.prepare(
                 conditioning.prompt_embeds,
@@ -157,6 +168,7 @@ class DenoiseSession:
                 times.rows,
                 (0, layout.num_rows),
                 runtime.attention,
+                runtime.row_ops,
             )
             table = runtime.tables.table(model, times.times, runtime.weights_token)
             return cls(plan, model, prepared, table, times, video, audio)
@@ -241,12 +253,20 @@ def _driving_audio(plan: Plan) -> Condition | None:
     return next((each for each in plan.conditions if each.kind == DRIVING_AUDIO), None)
 
 
+def select_euler_step(row_ops: RowOps) -> EulerUpdate:
+    """The update that goes with the row operations; all of them give the same bits."""
+    if row_ops is REFERENCE:
+        return euler_step_
+    fused: EulerUpdate = importlib.import_module("minimax_h3.ops.kernels.euler").euler_step_
+    return fused
+
+
 def _draw_streams(
     plan: Plan,
     seed: int,
     conditioning: Conditioning,
     schedules: tuple[SigmaSchedule, SigmaSchedule],
-    device: torch.device,
+    runtime: DitRuntime,
 ) -> tuple[_Stream, _Stream]:
     """Conditions, then targets: noise, or the driving audio in place of the target sound."""
     visual = [each for each in plan.conditions if each.video_rows]
@@ -264,8 +284,8 @@ def _draw_streams(
         sound, target_sound = sound[:split], fit_sound(sound[split:], plan.audio_latents)
     anchors = _noised_conditions(conditioning.condition_rows.cpu(), noise)
     return (
-        _Stream.build(anchors, video_to_rows(noise.video), schedules[0], device),
-        _Stream.build(sound, target_sound, schedules[1], device, locked=driving is not None),
+        _Stream.build(anchors, video_to_rows(noise.video), schedules[0], runtime),
+        _Stream.build(sound, target_sound, schedules[1], runtime, locked=driving is not None),
     )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.functional import silu
+from torch.nn.functional import linear, silu
 
 from minimax_h3.core.constants import Modality
 
@@ -83,7 +83,8 @@ def modulation_table(
     Args:
         embedding: fp32 [M, time_out_dim]. It is activated in fp32 and rounded to the projections'
             dtype afterwards: one rounding before the activation would bias every block alike.
-        blocks: the blocks' projections, time_out_dim -> 18 * hidden.
+        blocks: the blocks' projections, time_out_dim -> 18 * hidden. Weights that lie elsewhere
+            visit the embedding's device one block at a time; the table's bits are the same.
         final: the output norm's projection, time_out_dim -> 2 * hidden.
 
     Source: model sheet 1.3 steps 5 and 6, 1.8.
@@ -92,5 +93,19 @@ def modulation_table(
     count, hidden = embedding.shape[0], final.out_features // FINAL_PARTS
     table = activated.new_empty((len(blocks), count, len(Modality), BLOCK_PARTS, hidden))
     for rows, projection in zip(table, blocks, strict=True):
-        rows.copy_(projection(activated).view(rows.shape))
+        weight = projection.weight.to(activated.device, non_blocking=True)
+        bias = projection.bias.to(activated.device, non_blocking=True)
+        rows.copy_(linear(activated, weight, bias).view(rows.shape))
     return ModulationTable(table, final(activated).view(count, FINAL_PARTS, hidden))
+
+
+def is_block_projection(name: str) -> bool:
+    """Whether a parameter of the transformer belongs to a block's AdaLN projection."""
+    return name.startswith("blocks.") and ".adaln." in name
+
+
+def pin_block_projections_(model: nn.Module) -> None:
+    """Pin the blocks' projections, which lie on the host, so that they copy at full speed."""
+    for name, parameter in model.named_parameters():
+        if is_block_projection(name):
+            parameter.data = parameter.data.pin_memory()

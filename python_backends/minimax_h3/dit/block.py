@@ -1,14 +1,15 @@
 """One transformer block: attention and feed-forward, each normed, modulated and gated per row."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from minimax_h3.attention.base import AttentionBackend
 from minimax_h3.dit.adaln import BlockModulation
-from minimax_h3.ops.norm import gated_residual_, norm_modulate, rms_norm, swiglu
-from minimax_h3.ops.rope import RotaryTable, rotate_
+from minimax_h3.ops.rope import RotaryTable
+from minimax_h3.ops.row_ops import REFERENCE, RowOps
 from minimax_h3.weights.dit_config import DiTConfig
 
 
@@ -19,10 +20,12 @@ class Documents:
     Attributes:
         attention: the chosen backend.
         cu_seqlens: row bounds of the documents, host integers.
+        row_ops: what computes everything between matrix products and attention.
     """
 
     attention: AttentionBackend
     cu_seqlens: tuple[int, ...]
+    row_ops: RowOps = REFERENCE
 
 
 class SelfAttention(nn.Module):
@@ -50,11 +53,8 @@ class SelfAttention(nn.Module):
         Returns:
             [S, hidden], a new tensor.
         """
-        q, k, v = self.qkv(rows).unflatten(-1, self.heads).unbind(1)
-        q, k = rms_norm(q, self.q_norm), rms_norm(k, self.k_norm)
-        if rotary is not None:
-            rotate_(q, rotary)
-            rotate_(k, rotary)
+        projected = self.qkv(rows).unflatten(-1, self.heads)
+        q, k, v = documents.row_ops.query_key_value(projected, self.q_norm, self.k_norm, rotary)
         attended = documents.attention(q, k, v, documents.cu_seqlens)
         return self.out(attended.flatten(1))
 
@@ -67,9 +67,17 @@ class FeedForward(nn.Module):
         self.fc1 = nn.Linear(config.hidden_size, 2 * config.ffn_dim, bias=False, dtype=dtype)
         self.fc2 = nn.Linear(config.ffn_dim, config.hidden_size, bias=False, dtype=dtype)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows: torch.Tensor, row_ops: RowOps) -> torch.Tensor:
         """[S, hidden] to [S, hidden], a new tensor."""
-        return self.fc2(swiglu(self.fc1(rows)))
+        return self.fc2(row_ops.swiglu(self.fc1(rows)))
+
+
+class ModulatedNorm(NamedTuple):
+    """A norm and the tables that modulate it."""
+
+    norm: nn.RMSNorm
+    shift: torch.Tensor
+    scale: torch.Tensor
 
 
 class Block(nn.Module):
@@ -84,26 +92,41 @@ class Block(nn.Module):
         self.mlp = FeedForward(config, dtype)
         self.adaln = nn.Linear(config.time_out_dim, config.adaln_dim, dtype=dtype)
 
+    def entry(self, modulation: BlockModulation) -> ModulatedNorm:
+        """What the residual stream passes on its way into this block."""
+        return ModulatedNorm(self.norm1, modulation.attention_shift, modulation.attention_scale)
+
     def forward(
         self,
         hidden: torch.Tensor,
+        normed: torch.Tensor,
         modulation: BlockModulation,
         adaln_rows: torch.Tensor,
         rotary: RotaryTable,
         documents: Documents,
-    ) -> None:
-        """Update the residual stream in place.
+        following: ModulatedNorm | None,
+    ) -> torch.Tensor:
+        """Update the residual stream in place, and norm it for the next block in the same pass.
 
         Args:
             hidden: [S, hidden].
+            normed: [S, hidden], the stream through this block's `entry`; may be overwritten.
             modulation: this block's tables; its own projection is not run here.
             adaln_rows: int64 [S], rows of those tables.
             rotary: cosines and sines of the rows.
-            documents: bounds and backend.
+            documents: bounds, attention and row operations.
+            following: the next block's `entry`; None in the last block.
+
+        Returns:
+            [S, hidden], the stream through `following`, or the stream itself.
         """
-        shift, scale, gate = modulation[:3]
-        normed = norm_modulate(hidden, self.norm1, shift, scale, adaln_rows)
-        gated_residual_(hidden, self.attn(normed, documents, rotary), gate, adaln_rows)
-        shift, scale, gate = modulation[3:]
-        normed = norm_modulate(hidden, self.norm2, shift, scale, adaln_rows)
-        gated_residual_(hidden, self.mlp(normed), gate, adaln_rows)
+        ops, middle = documents.row_ops, (self.norm2, *modulation[3:5])
+        branch = self.attn(normed, documents, rotary)
+        branch = ops.gated_norm_modulate_(
+            hidden, branch, modulation.attention_gate, *middle, adaln_rows
+        )
+        branch = self.mlp(branch, ops)
+        if following is None:
+            ops.gated_residual_(hidden, branch, modulation.mlp_gate, adaln_rows)
+            return hidden
+        return ops.gated_norm_modulate_(hidden, branch, modulation.mlp_gate, *following, adaln_rows)

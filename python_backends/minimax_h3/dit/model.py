@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from minimax_h3.attention.base import AttentionBackend
+from minimax_h3.attention.sdpa import SdpaAttention
 from minimax_h3.core.constants import Modality
 from minimax_h3.dit.adaln import ModulationTable, StepModulation, modulation_table
 from minimax_h3.dit.block import Block, Documents
 from minimax_h3.dit.embed import TimeEmbedder
 from minimax_h3.dit.refiner import Refiner
-from minimax_h3.ops.norm import norm_modulate
 from minimax_h3.ops.rope import RotaryTable, rotary_table
+from minimax_h3.ops.row_ops import REFERENCE, RowOps
 from minimax_h3.packing.batch import text_bounds
 from minimax_h3.packing.layout import PackedLayout, Span
 from minimax_h3.packing.row_times import adaln_rows
@@ -142,6 +143,7 @@ class MiniMaxH3Transformer(nn.Module):
         time_rows: torch.Tensor,
         cu_seqlens: tuple[int, ...],
         attention: AttentionBackend,
+        row_ops: RowOps = REFERENCE,
     ) -> PreparedSequence:
         """Do everything that no step changes.
 
@@ -150,10 +152,12 @@ class MiniMaxH3Transformer(nn.Module):
             layout: the packed sequence, one request or a batch.
             time_rows: int64 [S], each row's time as a row of the tables that steps will bring.
             cu_seqlens: document bounds of the packed sequence.
-            attention: the chosen backend.
+            attention: the chosen backend; text is refined once and always without loss.
+            row_ops: the chosen row operations.
         """
         config = self.config
-        text = Documents(attention, text_bounds(layout, cu_seqlens))
+        exact = attention if attention.capabilities.lossless else SdpaAttention()
+        text = Documents(exact, text_bounds(layout, cu_seqlens), row_ops)
         rotary = rotary_table(layout.positions, config.rope_freqs, config.rope_theta)
         return PreparedSequence(
             spans=layout.spans,
@@ -162,7 +166,7 @@ class MiniMaxH3Transformer(nn.Module):
             adaln_rows=adaln_rows(time_rows, layout.token_tags).to(self.device),
             video_times=time_rows[layout.video_indices].to(self.device),
             audio_times=time_rows[layout.audio_indices].to(self.device),
-            documents=Documents(attention, cu_seqlens),
+            documents=Documents(attention, cu_seqlens, row_ops),
         )
 
     def step(
@@ -181,17 +185,30 @@ class MiniMaxH3Transformer(nn.Module):
             modulation: this step's tables.
         """
         hidden = self._pack(video_rows, audio_rows, prepared)
-        adaln, rotary, documents = prepared.adaln_rows, prepared.rotary, prepared.documents
-        for block, tables in zip(self.blocks, modulation.blocks, strict=True):
-            block(hidden, tables, adaln, rotary, documents)
-        norm, (shift, scale) = self.final.norm, modulation.final
+        self.run_blocks(hidden, prepared, modulation)
+        ops, final = prepared.documents.row_ops, (self.final.norm, *modulation.final)
         video = _stream(hidden, prepared.spans, Modality.VIDEO)
-        video = norm_modulate(video, norm, shift, scale, prepared.video_times)
+        video = ops.norm_modulate(video, *final, prepared.video_times)
         audio = _stream(hidden, prepared.spans, Modality.AUDIO)
-        audio = norm_modulate(audio, norm, shift, scale, prepared.audio_times)
+        audio = ops.norm_modulate(audio, *final, prepared.audio_times)
         return Velocities(
             self.video_out(video.to(torch.float32)), self.audio_out(audio.to(torch.float32))
         )
+
+    def run_blocks(
+        self, hidden: torch.Tensor, prepared: PreparedSequence, modulation: StepModulation
+    ) -> None:
+        """Pass the residual stream [S, hidden] through all blocks, in place."""
+        blocks, rows = [cast("Block", block) for block in self.blocks], prepared.adaln_rows
+        entries = [
+            block.entry(tables) for block, tables in zip(blocks, modulation.blocks, strict=True)
+        ]
+        documents = prepared.documents
+        normed = documents.row_ops.norm_modulate(hidden, *entries[0], rows)
+        for block, tables, following in zip(
+            blocks, modulation.blocks, [*entries[1:], None], strict=True
+        ):
+            normed = block(hidden, normed, tables, rows, prepared.rotary, documents, following)
 
     def forward(
         self,

@@ -26,7 +26,7 @@ class RefinerBlock(nn.Module):
     def forward(self, hidden: torch.Tensor, documents: Documents) -> None:
         """Update the text rows [L, hidden] in place."""
         hidden.add_(self.attn(rms_norm(hidden, self.norm1), documents))
-        hidden.add_(self.mlp(rms_norm(hidden, self.norm2)))
+        hidden.add_(self.mlp(rms_norm(hidden, self.norm2), documents.row_ops))
 
 
 class Refiner(nn.Module):

@@ -9,7 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from minimax_h3.core.config import ATTENTION_BACKENDS, DEVICES, DTYPES, TASK_TYPES, StageConfig
+from minimax_h3.core.config import (
+    ADALN_PLACES,
+    ATTENTION_BACKENDS,
+    DEVICES,
+    DTYPES,
+    ROW_OPS,
+    TASK_TYPES,
+    StageConfig,
+)
 from minimax_h3.core.errors import H3Error
 from minimax_h3.serve.launch import prepare_launch
 from minimax_h3.serve.server_process import ServerProcess, ServerStoppedError
@@ -31,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models.add_argument("--device", default=stage.device, help=f"{DEVICES}; default %(default)s")
     models.add_argument("--dtype", choices=DTYPES, default=stage.dtype)
     models.add_argument("--attention", choices=ATTENTION_BACKENDS, default=stage.attention)
+    models.add_argument("--row-ops", choices=ROW_OPS, default=stage.row_ops)
+    models.add_argument("--adaln-weights", choices=ADALN_PLACES, default=stage.adaln_weights)
     models.add_argument(
         "--running-jobs", type=int, default=stage.running_jobs, help="jobs that share the DiT"
     )
@@ -95,6 +105,8 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         device=options.device,
         dtype=options.dtype,
         attention=options.attention,
+        row_ops=options.row_ops,
+        adaln_weights=options.adaln_weights,
         running_jobs=options.running_jobs,
         max_jobs=options.max_jobs,
         max_packed_rows=options.max_packed_rows,

@@ -19,9 +19,15 @@ from minimax_h3.core.constants import TASK_FL2VA, TASK_REF2VA
 from minimax_h3.core.contracts import models_of
 from minimax_h3.core.errors import H3Error, InvalidRequestError, NotAvailableError
 from minimax_h3.core.plan import Plan
-from minimax_h3.denoise.session import Conditioning, DenoiseSession, DitRuntime
+from minimax_h3.denoise.session import (
+    Conditioning,
+    DenoiseSession,
+    DitRuntime,
+    select_euler_step,
+)
 from minimax_h3.denoise.session_table import SessionTable
 from minimax_h3.dit.loading import load_transformer
+from minimax_h3.ops.row_ops import select_row_ops
 from minimax_h3.stages.base import BatchStage, StageContext, StageRequest, text_tensor
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.torch_device import Placement, choose_placement
@@ -69,14 +75,28 @@ class DitStage:
             return AbsentDit.load(context)
         placement = choose_placement(config, context.log)
         manifest = identify(context.checkpoint_path, cls.partition)
-        model = load_transformer(manifest, placement.device, placement.dtype)
+        device = placement.device
         attention, reason = select(
-            config.attention, placement.device, placement.dtype, model.config.head_dim
+            config.attention, device, placement.dtype, manifest.dit_config.head_dim
         )
         context.log.info("attention %s: %s", attention.name, reason)
+        row_ops, why = select_row_ops(config.row_ops, device)
+        context.log.info("row operations %s: %s", row_ops.name, why)
+        on_host = config.adaln_weights == "host" or (
+            config.adaln_weights == "auto" and device.type == "cuda"
+        )
+        context.log.info("AdaLN weights on the %s", "host" if on_host else "device")
+        model = load_transformer(manifest, device, placement.dtype, adaln_on_host=on_host)
         jobs = JobClient(context.call, context.log)
         return cls(
-            DitRuntime(model, attention, AdaLNTableCache(), manifest.digest),
+            DitRuntime(
+                model,
+                attention,
+                AdaLNTableCache(),
+                manifest.digest,
+                row_ops,
+                select_euler_step(row_ops),
+            ),
             placement,
             SessionTable(config.session_lease_s),
             lambda session_id: _session_known(jobs, session_id, context.log),
@@ -128,7 +148,11 @@ class DitStage:
         if not self._sessions.step(session_id, step):
             return _state(ready=False)
         facts = (
-            {"attention": self._runtime.attention.name, **self._placement.facts()}
+            {
+                "attention": self._runtime.attention.name,
+                "row_ops": self._runtime.row_ops.name,
+                **self._placement.facts(),
+            }
             if not step
             else {}
         )

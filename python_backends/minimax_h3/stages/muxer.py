@@ -90,6 +90,7 @@ class MuxerStage:
             "rtf": round(total_s / (media_s * len(plan.seeds)), 6),
             "backend": {
                 "attention": stages["denoiser"].get("attention"),
+                "row_ops": stages["denoiser"].get("row_ops"),
                 "device": stages["denoiser"].get("device"),
                 "dtype": stages["denoiser"].get("dtype"),
             },

@@ -30,6 +30,8 @@ _FILLERS = frozenset(
     {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.empty_like}
 )
 
+_HOST = torch.device("cpu")
+
 Module = TypeVar("Module", bound=nn.Module)
 DtypeRule = Callable[[str], torch.dtype]
 
@@ -77,6 +79,7 @@ def load_weights(
     *,
     device: torch.device,
     dtype_of: DtypeRule,
+    on_host: Callable[[str], bool] | None = None,
     unused: Mapping[str, Tensor] | None = None,
     optional: frozenset[str] = frozenset(),
 ) -> LoadReport:
@@ -88,6 +91,7 @@ def load_weights(
         key_map: checkpoint names -> names of `module`.
         device: where parameters and buffers go.
         dtype_of: dtype of a tensor, by its name in `module`.
+        on_host: which tensors stay on the CPU all the same, by their names in `module`.
         unused: tensors, by our names, that belong into the checkpoint but not into `module`. Only
             their names and shapes are compared, so they may be on meta.
         optional: names in `unused` that may be absent.
@@ -107,7 +111,8 @@ def load_weights(
             sources = [read_tensor(homes[name], name) for name in group.checkpoint]
             values = group.transform.to_ours(sources)
             for name, value in zip(group.ours, values, strict=True):
-                placed += _place(module, name, value, device, dtype_of(name))
+                home = _HOST if on_host is not None and on_host(name) else device
+                placed += _place(module, name, value, home, dtype_of(name))
         _LOG.info(
             "%s: file %d of %d, %.1f s, %.3f GB in place",
             files.folder.name,

@@ -57,7 +57,9 @@ def test_auto_prefers_the_first_that_can_run(backends: dict[str, str]) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(BackendUnavailableError, match="'flash9' is not known; legal: auto, sdpa"):
+    with pytest.raises(
+        BackendUnavailableError, match="'flash9' is not known; legal: auto, fa3, cudnn"
+    ):
         select("flash9", CPU, torch.float32, 128)
 
 

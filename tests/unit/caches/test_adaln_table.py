@@ -4,7 +4,8 @@ from oracles.diffusers_dit import NARROW, random_transformer, small_layout
 from torch.nn.functional import silu
 
 from minimax_h3.caches.adaln_table import AdaLNTableCache
-from minimax_h3.dit.adaln import BlockModulation
+from minimax_h3.dit.adaln import BlockModulation, ModulationTable
+from minimax_h3.dit.dummy import SeededProjection, dummy_transformer
 from minimax_h3.packing.row_times import schedule_times
 from minimax_h3.schedules.sigma import SigmaSchedule
 
@@ -83,6 +84,42 @@ def test_the_key_is_times_dtype_and_weights() -> None:
     model.cast_(torch.bfloat16)
     assert cache.table(model, times, "a").blocks.dtype == torch.bfloat16
     assert (cache.hits, cache.misses, len(cache)) == (0, 5, 5)
+
+
+def test_the_key_is_the_numeric_environment_too() -> None:
+    model, cache, times = random_transformer(NARROW), AdaLNTableCache(8), schedule()
+    cache.table(model, times, "a")
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium" if before != "medium" else "highest")
+        cache.table(model, times, "a")
+    finally:
+        torch.set_float32_matmul_precision(before)
+    with torch.autocast("cpu", torch.bfloat16):
+        cache.table(model, times, "a")
+    cache.table(model, times, "a")
+    assert (cache.hits, cache.misses) == (1, 3)
+
+
+def test_weights_elsewhere_visit_one_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A projection that is drawn, or fetched, when it is read gives the resident one's bits."""
+    resident = dummy_transformer(NARROW, torch.device("cpu"), seed=3, resident_adaln=True)
+    drawn = dummy_transformer(NARROW, torch.device("cpu"), seed=3)
+    read: list[int] = []
+    plain = SeededProjection.weight.fget
+    monkeypatch.setattr(
+        SeededProjection, "weight", property(lambda self: read.append(id(self)) or plain(self))
+    )
+    times = schedule()
+    for ours, theirs in zip(
+        vars_of(drawn.modulation(times)), vars_of(resident.modulation(times)), strict=True
+    ):
+        assert torch.equal(ours, theirs)
+    assert read == [id(block.adaln) for block in drawn.blocks]
+
+
+def vars_of(table: ModulationTable) -> tuple[torch.Tensor, torch.Tensor]:
+    return table.blocks, table.final
 
 
 def test_the_least_recently_used_goes_first() -> None:

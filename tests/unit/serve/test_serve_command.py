@@ -40,6 +40,7 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
     options = parse(
         *("--checkpoint", str(tmp_path), "--task-type", "fl2va", "--device", "cuda:1"),
         *("--dtype", "bf16", "--attention", "sdpa", "--running-jobs", "2", "--max-jobs", "3"),
+        *("--row-ops", "reference", "--adaln-weights", "host"),
         *("--max-packed-rows", "99", "--cpu-threads", "1", "--test-step-delay-ms", "2.5"),
         *("--media-root", str(tmp_path)),
         *("--host", "0.0.0.0", "--http-port", "1", "--grpc-port", "2", "--metrics-port", "3"),
@@ -52,6 +53,8 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
             device="cuda:1",
             dtype="bf16",
             attention="sdpa",
+            row_ops="reference",
+            adaln_weights="host",
             running_jobs=2,
             max_jobs=3,
             max_packed_rows=99,

@@ -1,0 +1,1 @@
+"""Fused kernels in the Triton language; imported only where they are wanted."""
