@@ -52,6 +52,8 @@ def euler_step_(rows: torch.Tensor, velocity: torch.Tensor, step: Coefficients) 
     assert rows.dtype == velocity.dtype == torch.float32
     assert rows.is_contiguous()
     assert velocity.is_contiguous()
+    if not rows.numel():  # a locked driving audio: no row moves, and an empty grid is no launch
+        return
     # Without contraction each product rounds before its sum, as the separate operations do.
     _euler[(triton.cdiv(rows.numel(), BLOCK),)](
         rows,
