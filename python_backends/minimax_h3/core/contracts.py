@@ -51,6 +51,7 @@ class ModelSpec:
         instances: processes that serve it.
         parameters: parameters it accepts besides the common ones of `core.config`.
         kind: instance group kind; the model itself chooses its device and logs it.
+        decoupled: answers a request with many responses.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ModelSpec:
     max_batch_size: int = 0
     instances: int = 1
     kind: str = "KIND_CPU"
+    decoupled: bool = False
 
 
 def _info(stage: str) -> TensorSpec:
@@ -161,6 +163,9 @@ def _opaque(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.name, spec.dtype, spec.dims, spec.meaning, spec.optional, opaque=True)
 
 
+# A request with this parameter asks only whether the model's process answers; see `triton_io`.
+PROBE_PARAMETER = "h3_probe"
+
 DENOISER_INSTANCES = 8  # running plus waiting jobs
 DIT_MAX_BATCH = 8
 
@@ -232,6 +237,11 @@ ENSEMBLE_STEPS = (
     "audio_decoder",
     "muxer",
 )
+
+# Who may use the operations of `jobs` that are for this server's own models: calls that carry the
+# token of this start. `h3 serve` makes it and hands it to the models in their environment.
+WORKER_TOKEN_VARIABLE = "H3_WORKER_TOKEN"
+WORKER_TOKEN_PARAMETER = "h3_worker_token"
 
 # The only routing table: which DiT model a task's steps go to.
 ROUTES = MappingProxyType({TASK_T2VA: "dit_fl2va", TASK_FL2VA: "dit_fl2va"})

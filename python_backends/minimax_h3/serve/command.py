@@ -13,6 +13,7 @@ from minimax_h3.core.config import ATTENTION_BACKENDS, DEVICES, DTYPES, TASK_TYP
 from minimax_h3.core.errors import H3Error
 from minimax_h3.serve.launch import prepare_launch
 from minimax_h3.serve.server_process import ServerProcess, ServerStoppedError
+from minimax_h3.serve.service import Service
 from minimax_h3.serve.settings import LOG_LEVELS, ServeSettings, check_settings
 
 SUMMARY = "Start tritonserver with the models of this repository."
@@ -66,13 +67,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tritonserver", type=Path, metavar="PATH", help="default: the nvidia-pytriton wheel's"
     )
     server.add_argument("--log-level", choices=LOG_LEVELS, default=serve.log_level)
-    server.add_argument(
-        "--ready-timeout", type=float, default=serve.ready_timeout_s, metavar="SECONDS"
-    )
+    for name, meaning in (
+        ("ready_timeout", "longest start, weights included"),
+        ("grace", "how long jobs may go on after the stop signal"),
+        ("hang_timeout", "silence of a job before a model may count as hung"),
+        ("silence_timeout", "the same for work without an estimate"),
+    ):
+        server.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=float,
+            default=getattr(serve, f"{name}_s"),
+            metavar="SECONDS",
+            help=f"{meaning}; default %(default)g",
+        )
     server.add_argument(
         "--print-command",
         action="store_true",
-        help="lay out the run folder and print the shell commands of a plain start",
+        help="start nothing; print a shell script that starts the same server without h3 serve",
     )
 
 
@@ -106,6 +117,9 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         metrics_port=options.metrics_port,
         log_level=options.log_level,
         ready_timeout_s=options.ready_timeout,
+        grace_s=options.grace,
+        hang_timeout_s=options.hang_timeout,
+        silence_timeout_s=options.silence_timeout,
     )
 
 
@@ -114,7 +128,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         settings = settings_of(options)
         if options.print_command:
-            print(prepare_launch(check_settings(settings), os.environ).shell_text())
+            checked = check_settings(settings, starts=False)
+            print(prepare_launch(checked, os.environ).shell_text())
             return 0
         return _serve(settings)
     except H3Error as error:
@@ -123,26 +138,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _serve(settings: ServeSettings) -> int:
-    server = ServerProcess(settings, announce=lambda line: print(f"h3 serve: {line}", flush=True))
-    with _signals_stop(server):
+    def say(line: str) -> None:
+        print(f"h3 serve: {line}", flush=True)
+
+    service = Service(settings, say)
+    with _signals_stop(service.server):
         try:
-            with server:
-                print(
-                    f"h3 serve: ready: HTTP http://{server.http_url} gRPC {server.grpc_url} "
-                    f"metrics http://{server.metrics_url}/metrics facts {server.launch.facts_file}",
-                    flush=True,
-                )
-                status = server.wait()
-                if status is None:
-                    print("h3 serve: stopping", flush=True)
-                    return 0
-                reasons = "".join(f"\n  {line}" for line in server.reasons())
-                log = server.launch.log_file
+            service.run()
+            say("stopped")
         except ServerStoppedError as stopped:
-            print(f"h3 serve: {stopped}", flush=True)
-            return 0
-    print(f"h3 serve: tritonserver exited with {status}, log {log}{reasons}", file=sys.stderr)
-    return FAILED
+            say(str(stopped))
+    return 0
 
 
 @contextmanager

@@ -2,15 +2,16 @@
 
 import shlex
 import shutil
+import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from minimax_h3.core.contracts import MODELS
 from minimax_h3.serve.installation import find_installation
+from minimax_h3.serve.layout import BACKENDS, REPOSITORY, lay_out, to_json
 from minimax_h3.serve.settings import ServeSettings
-from minimax_h3.triton_io.render import write_repository
+from minimax_h3.serve.shared_memory import region_prefix, remove
 
 BLS_THREADS = 32  # calls that one model instance may have open at the same time
 _LEVEL_FLAGS = {
@@ -19,8 +20,6 @@ _LEVEL_FLAGS = {
     "info": (),
     "verbose": ("--log-verbose=1",),
 }
-SHARED_MEMORY = Path("/dev/shm")  # where the Python backend puts its regions
-
 
 # tritonserver 2.51 parses an HTTP body on the stack of a thread, about two bytes for each of the
 # body's, and the usual 8 MiB end at 4.5 MB: one large request would crash the server.
@@ -31,17 +30,19 @@ STACK_BYTES = 513 * 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything that a start needs, laid out on disk.
+    """Everything that a start needs.
 
     Attributes:
         settings: with definite ports and checkpoint.
-        folder: this start's own folder.
+        run_id: names this start.
+        folder: this start's own folder; `lay_out` makes it.
         command: tritonserver and its flags.
         environment: variables to set on top of the inherited ones.
         shared_memory_prefix: how this server's regions in /dev/shm begin.
     """
 
     settings: ServeSettings
+    run_id: str
     folder: Path
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -64,22 +65,34 @@ class Launch:
         ]
         command = " \\\n  ".join(shlex.quote(word) for word in self.command)
         stack = f"ulimit -s {STACK_BYTES // 1024} || ulimit -s $(ulimit -Hs)"
-        return "\n".join([*exports, stack, f"exec {command}"])
+        files = shlex.join(
+            (
+                sys.executable,
+                "-m",
+                "minimax_h3.serve.layout",
+                str(self.folder),
+                to_json(self.settings),
+            )
+        )
+        return "\n".join([*exports, f"{files} || exit 1", stack, f"exec {command}"])
+
+    def lay_out(self) -> None:
+        """Write the files of this start into `folder`."""
+        lay_out(self.settings, self.folder)
 
     def remove_shared_memory(self) -> None:
         """Remove the regions that a killed server leaves behind."""
-        for region in SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
-            region.unlink(missing_ok=True)
+        remove(self.run_id)
 
     def remove_files(self) -> None:
         """Remove what nobody needs after the stop; the log stays."""
         self.facts_file.unlink(missing_ok=True)
-        for name in ("backends", "model_repository"):
+        for name in (BACKENDS, REPOSITORY):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
 def prepare_launch(settings: ServeSettings, inherited: Mapping[str, str]) -> Launch:
-    """Lay out a start: backends of the wheel, and a repository with the settings' parameters.
+    """Decide how a start looks; nothing is written.
 
     Args:
         settings: as `check_settings` returned them.
@@ -90,24 +103,15 @@ def prepare_launch(settings: ServeSettings, inherited: Mapping[str, str]) -> Lau
     """
     run_id = uuid.uuid4().hex[:8]
     folder = settings.run_dir.resolve() / run_id
-    folder.mkdir(parents=True)
-    installation = find_installation(settings.tritonserver, folder / "backends")
-    repository = folder / "model_repository"
-    write_repository(repository, settings.stage)
-    for name in MODELS:
-        # Copies, because the interpreter writes its cache beside them.
-        shutil.copytree(
-            settings.model_repository / name / "1",
-            repository / name / "1",
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
-    prefix = f"h3_{run_id}_"
+    installation = find_installation(settings.tritonserver, folder / BACKENDS)
+    prefix = region_prefix(run_id)
     command = (
         str(installation.executable),
-        *server_flags(settings, repository, prefix),
+        *server_flags(settings, folder / REPOSITORY, prefix),
         *installation.flags,
     )
-    return Launch(settings, folder, command, installation.environment(inherited), prefix)
+    environment = installation.environment(inherited)
+    return Launch(settings, run_id, folder, command, environment, prefix)
 
 
 def server_flags(

@@ -22,6 +22,7 @@ from minimax_h3.stages.base import (
     text_tensor,
 )
 from minimax_h3.triton_io.bls import BlsCaller, encode_error
+from minimax_h3.triton_io.probe import answer_probes
 from minimax_h3.triton_io.tensors import read_inputs, write_outputs
 from minimax_h3.triton_io.triton_log import logger_for, printable
 
@@ -64,6 +65,9 @@ class StageModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer every request; one that fails does not touch the others."""
+        return answer_probes(requests, self._serve)
+
+    def _serve(self, requests: Sequence[Any]) -> list[Any]:
         admitted = [_attempt(self._admit, request) for request in requests]
         outcomes = self._run_batch(admitted) if self._spec.max_batch_size else self._run(admitted)
         return [
