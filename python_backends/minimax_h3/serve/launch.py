@@ -1,18 +1,18 @@
 """The command line of tritonserver and the files of one start."""
 
+import secrets
 import shlex
 import shutil
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from minimax_h3.core.contracts import MODELS
+from minimax_h3.core.contracts import BLS_THREADS, MODELS, WORKER_TOKEN_VARIABLE
 from minimax_h3.serve.installation import find_installation
 from minimax_h3.serve.settings import ServeSettings
 from minimax_h3.triton_io.render import write_repository
 
-BLS_THREADS = 32  # calls that one model instance may have open at the same time
 _LEVEL_FLAGS = {
     "error": ("--log-info=false", "--log-warning=false"),
     "warning": ("--log-info=false",),
@@ -74,7 +74,7 @@ class Launch:
     def remove_files(self) -> None:
         """Remove what nobody needs after the stop; the log stays."""
         self.facts_file.unlink(missing_ok=True)
-        for name in ("backends", "model_repository"):
+        for name in ("backends", "model_repository", "results"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
@@ -93,7 +93,8 @@ def prepare_launch(settings: ServeSettings, inherited: Mapping[str, str]) -> Lau
     folder.mkdir(parents=True)
     installation = find_installation(settings.tritonserver, folder / "backends")
     repository = folder / "model_repository"
-    write_repository(repository, settings.stage)
+    results_dir = settings.stage.results_dir or str(folder / "results")
+    write_repository(repository, replace(settings.stage, results_dir=results_dir))
     for name in MODELS:
         # Copies, because the interpreter writes its cache beside them.
         shutil.copytree(
@@ -107,7 +108,10 @@ def prepare_launch(settings: ServeSettings, inherited: Mapping[str, str]) -> Lau
         *server_flags(settings, repository, prefix),
         *installation.flags,
     )
-    return Launch(settings, folder, command, installation.environment(inherited), prefix)
+    environment = installation.environment(inherited) | {
+        WORKER_TOKEN_VARIABLE: secrets.token_hex(16)
+    }
+    return Launch(settings, folder, command, environment, prefix)
 
 
 def server_flags(

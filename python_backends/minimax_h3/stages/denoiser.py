@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minimax_h3.core.contracts import ROUTES
-from minimax_h3.core.errors import CancelledError, H3Error
+from minimax_h3.core.errors import H3Error
 from minimax_h3.core.plan import Plan
 from minimax_h3.stages.base import ModelCaller, StageContext, StageRequest, Tensors, text_tensor
-from minimax_h3.stages.job_client import JobClient
+from minimax_h3.stages.job_client import JobClient, check_deadline, raise_if_stopped
 
 TURN_POLL_S = 0.05  # a waiting job sees its cancel within this time
 READY_POLL_S = 0.005
@@ -74,10 +74,10 @@ class DenoiserStage:
         plan = Plan.from_json(request.text("PLAN"))
         loop = _Loop(self._call, self._jobs, plan, ROUTES[request.text("TASK")])
         began = time.monotonic()
-        loop.wait_for_turn()
-        waited = time.monotonic() - began
         conditioning = {name: request.tensors[name] for name in FORWARDED}
         try:
+            loop.wait_for_turn()
+            waited = time.monotonic() - began
             clips = [
                 loop.run_clip(clip, seed, conditioning) for clip, seed in enumerate(plan.seeds)
             ]
@@ -108,6 +108,7 @@ class _Loop:
         self.model = model
         self.times = StepTimes()
         self.facts: dict[str, object] = {}
+        self._session_id = ""
         # Jobs of different slots never merge into one execute(), so that a step of one job is
         # the scheduling and cancelling unit. Without `jobs` any key will do.
         self._merge_key = random.randint(65, 128)  # not a secret
@@ -115,8 +116,8 @@ class _Loop:
     def wait_for_turn(self) -> None:
         while True:
             answer = self._jobs.ask(self._plan, "turn")
-            if answer.get("cancel"):
-                raise CancelledError(f"job {self._plan.job_id} was cancelled while waiting")
+            raise_if_stopped(answer, "the queue")
+            check_deadline(self._plan, "the queue")
             if answer.get("go", True):  # no answer: `jobs` is away, and the job goes on
                 slot = answer.get("slot")
                 self._merge_key = slot + 1 if isinstance(slot, int) else self._merge_key
@@ -128,7 +129,8 @@ class _Loop:
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """One session from start to end; returns latents [24, T, h, w] and [2, 32, A]."""
         session_id = uuid.uuid4().hex
-        self._jobs.ask(self._plan, "session", session_id=session_id)
+        self._session_id = session_id
+        self._jobs.ask(self._plan, "session", session_id=session_id, dit=self.model)
         session = {"SESSION": text_tensor(session_id)[None]}
         ended = False
         try:
@@ -158,9 +160,18 @@ class _Loop:
         self._call(self.model, inputs, ["STATE"])
 
     def _boundary(self, step: int, clip: int) -> None:
-        """Report the step that comes next; a cancelled job stops here."""
-        total = self._plan.num_forwards
-        self._jobs.progress(self._plan, "denoiser", step=step, num_steps=total, clip=clip)
+        """Report the step that comes next; a job that was stopped ends here."""
+        newest = self.times.compute_s[-1] if self.times.compute_s else None
+        self._jobs.progress(
+            self._plan,
+            "denoiser",
+            step=step,
+            num_steps=self._plan.num_forwards,
+            clip=clip,
+            step_s=newest,
+            session_id=self._session_id,
+            dit=self.model,
+        )
 
     def _step(self, session: Tensors, step: int, clip: int) -> None:
         index = np.full((1, self._merge_key), step, dtype=np.int32)

@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minimax_h3.control.job_table import JobTable
+from minimax_h3.control.registry import Limits
 from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 
-MAX_OPERATION_BYTES = 16_384
+MAX_OPERATION_BYTES = 16_384  # of a client
+MAX_WORKER_OPERATION_BYTES = 262_144  # a stream model asks about all its jobs at once
 
 
 class JobsStage:
@@ -25,23 +27,32 @@ class JobsStage:
     def load(cls, context: StageContext) -> "JobsStage":
         """Build an empty table with the configured limits."""
         config = context.config
-        return cls(JobTable(config.running_jobs, config.max_jobs, config.session_lease_s))
+        return cls(
+            JobTable(
+                Limits(
+                    running_jobs=config.running_jobs,
+                    max_jobs=config.max_jobs,
+                    client_jobs=config.client_jobs,
+                    stale_s=config.session_lease_s,
+                )
+            )
+        )
 
     def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
-        """Answer one operation.
+        """Answer one operation; those of the models themselves need the token of this start.
 
         Raises:
             InvalidRequestError: not a JSON object, too long, or an illegal operation.
         """
         text = request.text("OP")
-        if len(text) > MAX_OPERATION_BYTES:
-            raise InvalidRequestError(
-                f"OP: {len(text)} characters; legal: up to {MAX_OPERATION_BYTES}"
-            )
+        longest = MAX_WORKER_OPERATION_BYTES if request.trusted else MAX_OPERATION_BYTES
+        if len(text) > longest:
+            raise InvalidRequestError(f"OP: {len(text)} characters; legal: up to {longest}")
         try:
             operation = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InvalidRequestError(f"OP: not JSON ({error}); legal: a JSON object") from error
         if not isinstance(operation, dict):
             raise InvalidRequestError(f"OP: {text[:50]!r} is not legal; legal: a JSON object")
-        return {"ANSWER": text_tensor(json.dumps(self._table.handle(operation)))}
+        answer = self._table.handle(operation, trusted=request.trusted)
+        return {"ANSWER": text_tensor(json.dumps(answer))}

@@ -1,7 +1,9 @@
 """A `Stage` as the `TritonPythonModel` of its folder."""
 
+import hmac
 import json
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar, cast
@@ -11,7 +13,13 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from minimax_h3.core.config import parse_parameters
-from minimax_h3.core.contracts import ENSEMBLE_STEPS, MODELS, ModelSpec
+from minimax_h3.core.contracts import (
+    ENSEMBLE_STEPS,
+    MODELS,
+    WORKER_TOKEN_PARAMETER,
+    WORKER_TOKEN_VARIABLE,
+    ModelSpec,
+)
 from minimax_h3.core.errors import CancelledError, H3Error
 from minimax_h3.stages.base import (
     BatchStage,
@@ -19,15 +27,20 @@ from minimax_h3.stages.base import (
     Stage,
     StageContext,
     StageRequest,
+    StreamingStage,
     text_tensor,
 )
-from minimax_h3.triton_io.bls import BlsCaller, encode_error
+from minimax_h3.stages.job_client import JobClient
+from minimax_h3.triton_io.bls import BlsCaller, encode_error, parameters_of
 from minimax_h3.triton_io.tensors import read_inputs, write_outputs
 from minimax_h3.triton_io.triton_log import logger_for, printable
 
 # Read by the Python backend itself before it starts the model.
 BACKEND_PARAMETERS = frozenset({"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
 JOBS_MODEL = "jobs"
+# Stages that work beside another one: only they themselves know when they are done.
+SIDE_BY_SIDE = ("text_encoder", "condition_encoder", "video_decoder", "audio_decoder")
+PLAIN_START = "plain-start"  # the token where nobody made one: it keeps accidents away, no more
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,18 +50,22 @@ Answer: TypeAlias = dict[str, NDArray[np.generic]]
 class StageModel:
     """Everything a Triton model of this repository does besides computing."""
 
-    stage_class: ClassVar[type[Stage] | type[BatchStage]]
+    stage_class: ClassVar[type[Stage] | type[BatchStage] | type[StreamingStage]]
     _spec: ModelSpec
     _log: logging.Logger
     _call: ModelCaller
-    _stage: Stage | BatchStage
+    _stage: Stage | BatchStage | StreamingStage
+    _jobs: JobClient
+    _token: str
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the stage; a failure is logged with its reason and leaves the model unavailable."""
         name = args["model_name"]
         self._spec = MODELS[name]
         self._log = logger_for(name)
-        self._call = BlsCaller()
+        self._token = os.environ.get(WORKER_TOKEN_VARIABLE, PLAIN_START)
+        self._call = BlsCaller(self._token)
+        self._jobs = JobClient(self._call, self._log)
         try:
             config = parse_parameters(_parameters(args))
             folder = Path(args["model_repository"]).resolve()
@@ -80,8 +97,14 @@ class StageModel:
         # trip to the server; a call from another model (BLS) is never cancelled, so is not asked.
         if self._spec.name in ENSEMBLE_STEPS and request.is_cancelled():
             raise CancelledError("the client cancelled the request")
+        parameters = parameters_of(request)
+        token = str(parameters.get(WORKER_TOKEN_PARAMETER, ""))
         return StageRequest(
-            read_inputs(request, self._spec), request.request_id(), request.is_cancelled
+            read_inputs(request, self._spec),
+            request.request_id(),
+            request.is_cancelled,
+            parameters,
+            trusted=hmac.compare_digest(token.encode(), self._token.encode()),
         )
 
     def _run(self, admitted: Sequence[StageRequest | Exception]) -> list[Answer | Exception]:
@@ -103,6 +126,8 @@ class StageModel:
         if not isinstance(outcome, Exception):
             tensors = _attempt(write_outputs, outcome, self._spec)
             if not isinstance(tensors, Exception):
+                if self._spec.name in SIDE_BY_SIDE and (job_id := _job_id(request)):
+                    self._jobs.say({"op": "left", "job_id": job_id, "stage": self._spec.name})
                 return pb_utils.InferenceResponse(tensors)
             outcome = tensors
         job_id = _job_id(request)
@@ -154,7 +179,7 @@ def _parameters(args: dict[str, str]) -> dict[str, str]:
     """The string parameters of the model's `config.pbtxt`, without the Python backend's own."""
     given = json.loads(args["model_config"]).get("parameters", {})
     return {
-        name: value["string_value"]
+        name: value.get("string_value", "")  # an empty text may be left out
         for name, value in given.items()
         if name not in BACKEND_PARAMETERS
     }
