@@ -58,9 +58,7 @@ _METRICS = (
         ("stage",),
         STAGE_BUCKETS,
     ),
-    MetricSpec(
-        "h3_step_seconds", HISTOGRAM, "Seconds of a DiT step", ("model",), STEP_BUCKETS
-    ),
+    MetricSpec("h3_step_seconds", HISTOGRAM, "Seconds of a DiT step", ("model",), STEP_BUCKETS),
     MetricSpec("h3_forwards_total", COUNTER, "Forwards of the DiT", ("model",)),
     MetricSpec(
         "h3_bytes_total",
@@ -69,7 +67,10 @@ _METRICS = (
         ("stage", "direction"),
     ),
     MetricSpec(
-        "h3_errors_total", COUNTER, "Requests that a model answered with an error", ("stage", "kind")
+        "h3_errors_total",
+        COUNTER,
+        "Requests that a model answered with an error",
+        ("stage", "kind"),
     ),
     MetricSpec(
         "h3_workers_lost_total", COUNTER, "Models that got a new process under watch", ("model",)

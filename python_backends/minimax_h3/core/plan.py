@@ -26,6 +26,7 @@ class Plan:
         seeds: one per clip.
         received_at: wall-clock seconds since the epoch at which preprocess got the request.
         preprocess_s: seconds preprocess took.
+        priority, deadline_s, client: see `core.request`; the deadline counts from `received_at`.
     """
 
     job_id: str
@@ -50,6 +51,9 @@ class Plan:
     video_crf: int
     received_at: float
     preprocess_s: float = 0.0
+    priority: str = "normal"
+    deadline_s: float | None = None
+    client: str = ""
 
     @property
     def num_forwards(self) -> int:
@@ -112,4 +116,7 @@ def build_plan(
         video_preset=request.video_preset,
         video_crf=request.video_crf,
         received_at=received_at,
+        priority=request.priority,
+        deadline_s=request.deadline_s,
+        client=request.client,
     )

@@ -37,6 +37,9 @@ X264_PRESETS = (
     "veryslow",
 )
 DEFAULT_PRESET, DEFAULT_CRF = "veryfast", 18
+PRIORITIES, DEFAULT_PRIORITY = ("low", "normal", "high"), "normal"
+MAX_DEADLINE_S = 86_400.0
+MAX_CLIENT_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,15 @@ FIELDS = MappingProxyType(
             str, "one of " + ", ".join(X264_PRESETS), "H.264 preset", DEFAULT_PRESET
         ),
         "video_crf": Field(int, "0..51", "H.264 constant rate factor", str(DEFAULT_CRF)),
+        "priority": Field(
+            str, "one of " + ", ".join(PRIORITIES), "who gets a free turn first", DEFAULT_PRIORITY
+        ),
+        "deadline_s": Field(
+            float, f"above 0, up to {MAX_DEADLINE_S:g} s", "give up after this long", "none"
+        ),
+        "client": Field(
+            str, f"1..{MAX_CLIENT_CHARS} characters", "whose job it is, for the client limit", "-"
+        ),
     }
 )
 
@@ -95,7 +107,7 @@ RESERVED_FIELDS = frozenset(
         *("video_noise_mask", "audio_noise_mask", "source_video", "source_audio"),
         *("long_video", "long_video_mode", "continuation_window_frames"),
         *("continuation_overlap_frames", "continuation_prompts", "latent_upscale"),
-        *("latent_refine", "exact_size", "priority", "deadline_s"),
+        *("latent_refine", "exact_size"),
     }
 )
 # Fields that this guidance-distilled model has no use for; accepting them would promise an effect.
@@ -164,6 +176,8 @@ class GenerationRequest:
         num_frames: aligned frame count (17 n + 5).
         num_points: sigma points; `num_points - 1` forwards are run.
         flow_shift, audio_flow_shift: None means the checkpoint's own value.
+        deadline_s: seconds from receipt after which nobody wants the clip; None means no limit.
+        client: empty when the request names none.
     """
 
     prompt: str
@@ -180,6 +194,9 @@ class GenerationRequest:
     noise_recipe: str
     video_preset: str
     video_crf: int
+    priority: str = DEFAULT_PRIORITY
+    deadline_s: float | None = None
+    client: str = ""
 
     @classmethod
     def from_fields(cls, raw: Mapping[str, object]) -> "GenerationRequest":
@@ -206,6 +223,9 @@ class GenerationRequest:
             noise_recipe=_choice(given, "noise_recipe", NOISE_RECIPES, NOISE_RECIPES[0]),
             video_preset=_choice(given, "video_preset", X264_PRESETS, DEFAULT_PRESET),
             video_crf=_integer(given, "video_crf", 0, 51, DEFAULT_CRF),
+            priority=_choice(given, "priority", PRIORITIES, DEFAULT_PRIORITY),
+            deadline_s=_deadline(given),
+            client=_client(given),
         )
         _check_fps(given)
         if request.seed + request.num_outputs - 1 > MAX_SEED:
@@ -266,6 +286,22 @@ def _shift(given: Mapping[str, object], name: str) -> float | None:
         return None
     if not isinstance(value, float) or not MIN_FLOW_SHIFT <= value <= MAX_FLOW_SHIFT:
         raise _refuse(name, value, FIELDS[name].legal)
+    return value
+
+
+def _deadline(given: Mapping[str, object]) -> float | None:
+    value = given.get("deadline_s")
+    if value is None:
+        return None
+    if not isinstance(value, float) or not 0 < value <= MAX_DEADLINE_S:
+        raise _refuse("deadline_s", value, FIELDS["deadline_s"].legal)
+    return value
+
+
+def _client(given: Mapping[str, object]) -> str:
+    value = str(given.get("client", ""))
+    if "client" in given and not 1 <= len(value) <= MAX_CLIENT_CHARS:
+        raise _refuse("client", value, FIELDS["client"].legal)
     return value
 
 

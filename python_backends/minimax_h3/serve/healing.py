@@ -88,6 +88,7 @@ class Healer:
             raise HealingError(f"{model}: {error}") from error
         if not any(self._api.probe(model) for _ in range(PROBES)):
             raise HealingError(f"{model}: loaded again, but does not answer")
+        self._tell_jobs({"op": "worker_back", "model": model})
         old = {stub.pid for stub in before}
         fresh = [
             stub for stub in find_stubs(self._server_pid).get(model, []) if stub.pid not in old
@@ -98,11 +99,14 @@ class Healer:
         """Jobs of a dead worker end with an error instead of silence, and free their places."""
         if model == "jobs":
             return  # running jobs register with the new one by themselves
-        try:
-            answer = self._api.jobs({"op": "worker_lost", "model": model, "pids": pids})
-        except ServerApiError as error:
-            self._announce(f"jobs of {model} could not be ended: {error}")
-            return
+        answer = self._tell_jobs({"op": "worker_lost", "model": model, "pids": pids})
         ended = answer.get("ended")
         if isinstance(ended, list) and ended:
             self._announce(f"{model}: ended {', '.join(map(str, ended))}")
+
+    def _tell_jobs(self, operation: dict[str, object]) -> dict[str, object]:
+        try:
+            return self._api.jobs(operation)
+        except ServerApiError as error:
+            self._announce(f"{operation['model']}: jobs was not told: {error}")
+            return {}

@@ -1,19 +1,21 @@
 """The command line of tritonserver and the files of one start."""
 
+import secrets
 import shlex
 import shutil
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from minimax_h3.core.contracts import BLS_THREADS, WORKER_TOKEN_VARIABLE
 from minimax_h3.serve.installation import find_installation
 from minimax_h3.serve.layout import BACKENDS, REPOSITORY, lay_out, to_json
 from minimax_h3.serve.settings import ServeSettings
 from minimax_h3.serve.shared_memory import region_prefix, remove
 
-BLS_THREADS = 32  # calls that one model instance may have open at the same time
+RESULTS = "results"
 _LEVEL_FLAGS = {
     "error": ("--log-info=false", "--log-warning=false"),
     "warning": ("--log-info=false",),
@@ -87,7 +89,7 @@ class Launch:
     def remove_files(self) -> None:
         """Remove what nobody needs after the stop; the log stays."""
         self.facts_file.unlink(missing_ok=True)
-        for name in (BACKENDS, REPOSITORY):
+        for name in (BACKENDS, REPOSITORY, RESULTS):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
@@ -104,13 +106,17 @@ def prepare_launch(settings: ServeSettings, inherited: Mapping[str, str]) -> Lau
     run_id = uuid.uuid4().hex[:8]
     folder = settings.run_dir.resolve() / run_id
     installation = find_installation(settings.tritonserver, folder / BACKENDS)
+    results_dir = settings.stage.results_dir or str(folder / RESULTS)
+    settings = replace(settings, stage=replace(settings.stage, results_dir=results_dir))
     prefix = region_prefix(run_id)
     command = (
         str(installation.executable),
         *server_flags(settings, folder / REPOSITORY, prefix),
         *installation.flags,
     )
-    environment = installation.environment(inherited)
+    environment = installation.environment(inherited) | {
+        WORKER_TOKEN_VARIABLE: secrets.token_hex(16)
+    }
     return Launch(settings, run_id, folder, command, environment, prefix)
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import secrets
 import shutil
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import BinaryIO
 
@@ -59,8 +59,6 @@ class ServerProcess:
         self._launch: Launch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: BinaryIO | None = None
-        # Calls that carry it are trusted by the models; only they and the supervisor know it.
-        self._token = secrets.token_hex(16)
         self.stop_requested = threading.Event()
         self.kill_requested = threading.Event()
 
@@ -98,7 +96,7 @@ class ServerProcess:
     @property
     def api(self) -> ServerApi:
         """Questions and orders to the running server, trusted by its models."""
-        return ServerApi(self.http_url, self._token)
+        return ServerApi(self.http_url, self.launch.environment[WORKER_TOKEN_VARIABLE])
 
     @property
     def http_url(self) -> str:
@@ -134,11 +132,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    **self._launch.environment,
-                    WORKER_TOKEN_VARIABLE: self._token,
-                },
+                env={**os.environ, **self._launch.environment},
                 pass_fds=(self._lock.fileno(),) if self._lock else (),
                 start_new_session=True,
             )
@@ -202,7 +196,13 @@ class ServerProcess:
         Raises:
             ServerStartError, ServerStoppedError: as `wait_ready`.
         """
-        self._wanted = self.launch.settings
+        settings = self.launch.settings
+        self._wanted = replace(
+            self._wanted,
+            http_port=settings.http_port,
+            grpc_port=settings.grpc_port,
+            metrics_port=settings.metrics_port,
+        )
         self._signal_group(signal.SIGKILL)
         self.stop()
         self.start()
@@ -276,7 +276,11 @@ class ServerProcess:
             "metrics_port": settings.metrics_port,
             "log": str(self.launch.log_file),
             "command": list(self.launch.command),
-            "environment": dict(self.launch.environment),
+            "environment": {
+                name: value
+                for name, value in self.launch.environment.items()
+                if name != WORKER_TOKEN_VARIABLE  # the file is for everybody
+            },
             "parameters": settings.stage.parameters(),
         }
         whole = self.launch.facts_file.with_suffix(".part")

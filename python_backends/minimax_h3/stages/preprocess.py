@@ -11,12 +11,17 @@ from numpy.typing import NDArray
 from minimax_h3.core.compatibility import check_request, check_start
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.constants import TASK_T2VA
-from minimax_h3.core.contracts import REQUEST_INPUTS, ROUTES
-from minimax_h3.core.errors import H3Error, InvalidRequestError, NotAvailableError
+from minimax_h3.core.contracts import (
+    JOB_ID_PARAMETER,
+    RECEIVED_AT_PARAMETER,
+    REQUEST_INPUTS,
+    ROUTES,
+)
+from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
 from minimax_h3.core.plan import Plan, build_plan, packed_rows
-from minimax_h3.core.request import MAX_PROMPT_TOKENS, GenerationRequest, parse_options
+from minimax_h3.core.request import FIELDS, MAX_PROMPT_TOKENS, GenerationRequest, parse_options
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
-from minimax_h3.stages.job_client import JobClient, job_facts
+from minimax_h3.stages.job_client import REFUSALS, JobClient, job_facts, raise_if_stopped
 from minimax_h3.text.presentation import present_t2va
 from minimax_h3.text.tokenizer import Tokenizer, load_tokenizer
 from minimax_h3.weights.manifest import CheckpointManifest, identify
@@ -64,15 +69,16 @@ class PreprocessStage:
             NotAvailableError: this server cannot serve the task or feature.
             CapacityError: the server is full.
         """
-        received_at, began = time.time(), time.perf_counter()
+        received_at, began = _received_at(request), time.perf_counter()
         fields = read_fields(request)
+        refuse_fields_as_parameters(request)
         generation = GenerationRequest.from_fields(fields)
         self._check_served(generation)
         token_ids, tags = present_t2va(generation.prompt, self._tokenizer)
         check_budgets(generation, len(token_ids), self._config.max_packed_rows)
         plan = build_plan(
             generation,
-            job_id=uuid.uuid4().hex,
+            job_id=_given_job_id(request) or uuid.uuid4().hex,
             alias=request.request_id,
             text_rows=len(token_ids),
             flow_shift=self._manifest.video_flow_shift,
@@ -104,12 +110,8 @@ class PreprocessStage:
 
     def _admit(self, plan: Plan) -> None:
         """Register the job. A full server or an id in use refuses it; a lost `jobs` does not."""
-        try:
-            self._jobs.tell({**job_facts(plan), "op": "register"})
-        except H3Error as error:
-            if error.kind in ("capacity", "invalid_request"):
-                raise
-            self._jobs.note(plan, f"admitted without jobs: {error}")
+        answer = self._jobs.say({**job_facts(plan), "op": "register"}, refusals=REFUSALS)
+        raise_if_stopped(answer, self.name)
 
 
 def read_fields(request: StageRequest) -> dict[str, object]:
@@ -145,6 +147,31 @@ def _decode(name: str, value: bytes | str) -> str:
         raise InvalidRequestError(
             f"{name}: byte {error.start} is not UTF-8 ({error.reason}); legal: UTF-8 text"
         ) from error
+
+
+def refuse_fields_as_parameters(request: StageRequest) -> None:
+    """Refuse a request field that was sent as a parameter, where it would have no effect.
+
+    Raises:
+        InvalidRequestError: names the parameter.
+    """
+    misplaced = sorted(name for name in request.parameters if name.lower() in FIELDS)
+    if misplaced:
+        raise InvalidRequestError(
+            f"{misplaced[0]}: sent as a request parameter, which no field is; legal: a tensor of "
+            "its own or a key of OPTIONS"
+        )
+
+
+def _given_job_id(request: StageRequest) -> str:
+    """The id of a job that the stream model has admitted already, or empty."""
+    return str(request.parameters.get(JOB_ID_PARAMETER, "")) if request.trusted else ""
+
+
+def _received_at(request: StageRequest) -> float:
+    """Wall-clock seconds at which the request came; a stream may have waited since."""
+    given = request.parameters.get(RECEIVED_AT_PARAMETER) if request.trusted else None
+    return time.time() if given is None else float(str(given))
 
 
 def check_budgets(generation: GenerationRequest, text_rows: int, max_packed_rows: int) -> None:

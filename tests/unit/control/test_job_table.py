@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from minimax_h3.control import job_table
+from minimax_h3.control import registry
 from minimax_h3.control.job_table import JobTable
+from minimax_h3.control.registry import Limits
 from minimax_h3.core.errors import CapacityError, InvalidRequestError
 
 
@@ -21,7 +22,7 @@ def facts(job_id: str, alias: str = "") -> dict[str, object]:
 
 
 def table(clock: Clock | None = None, running: int = 2, most: int = 4) -> JobTable:
-    return JobTable(running, most, 60.0, clock or Clock())
+    return JobTable(Limits(running, most, 3, 60.0), clock or Clock())
 
 
 def say(jobs: JobTable, op: str, job_id: str, **more: object) -> dict[str, object]:
@@ -69,7 +70,7 @@ def test_cancel_reaches_the_worker_at_its_next_word() -> None:
     assert say(jobs, "progress", "a", stage="denoiser", step=3)["cancel"] is False
     assert jobs.handle({"op": "cancel", "id": "mine"})["cancelled"] is True
     assert say(jobs, "progress", "a", stage="denoiser", step=4)["cancel"] is True
-    assert say(jobs, "touch", "a")["cancel"] is True
+    assert say(jobs, "touch", "a", stage="denoiser")["cancel"] is True
     assert say(jobs, "turn", "a")["cancel"] is True
     say(jobs, "fail", "a", stage="denoiser", kind="cancelled", message="was cancelled")
     assert jobs.handle({"op": "get", "id": "a"})["state"] == "cancelled"
@@ -112,7 +113,7 @@ def test_a_job_nobody_speaks_of_is_ended() -> None:
     assert described["state"] == "failed"
     assert described["error"] == {
         "stage": "denoiser",
-        "kind": "lost",
+        "kind": "worker_lost",
         "message": "no worker spoke of this job for 60 s",
     }
 
@@ -122,16 +123,18 @@ def test_old_jobs_are_forgotten() -> None:
     jobs = table(clock)
     say(jobs, "register", "a", alias="mine")
     say(jobs, "finish", "a")
-    clock.now += job_table.KEEP_FINISHED_S + 1
+    clock.now += registry.KEEP_ENDED_S + 1
     assert jobs.handle({"op": "get", "id": "mine"}) == {"unknown": True}
 
 
 def test_finished_jobs_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_table, "KEEP_FINISHED", 3)
-    jobs = table()
+    monkeypatch.setattr(registry, "KEEP_ENDED", 3)
+    clock = Clock()
+    jobs = table(clock)
     for index in range(10):
         say(jobs, "register", f"j{index}")
         say(jobs, "finish", f"j{index}")
+        clock.now += registry.EXPIRE_EVERY_S
     listed = jobs.handle({"op": "list"})["jobs"]
     assert isinstance(listed, list)
     assert [job["job_id"] for job in listed] == ["j7", "j8", "j9"]

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from minimax_h3.core.config import StageConfig
-from minimax_h3.core.contracts import ENSEMBLE, MODELS
+from minimax_h3.core.contracts import ENSEMBLE, MODELS, WORKER_TOKEN_VARIABLE
 from minimax_h3.core.errors import BackendUnavailableError
 from minimax_h3.serve import installation
 from minimax_h3.serve.launch import prepare_launch, server_flags
@@ -33,7 +33,8 @@ def test_the_repository_of_a_start_carries_its_parameters(
     stage = StageConfig(checkpoint_dir="/weights", max_jobs=5, device="cpu")
     launch = prepare_launch(settings_with(stage=stage, tritonserver=fake_server()), INHERITED)
     for model in MODELS:
-        assert parameters(launch.folder, model) == stage.parameters()
+        results_dir = str(launch.folder / "results")
+        assert parameters(launch.folder, model) == stage.parameters() | {"results_dir": results_dir}
         assert (launch.folder / "model_repository" / model / "1" / "model.py").is_file()
     assert (launch.folder / "model_repository" / ENSEMBLE.name / "1").is_dir()
 
@@ -105,7 +106,9 @@ def test_a_named_server_keeps_its_own_backends_and_libraries(
     assert launch.command[0] == str(script)
     assert not any(flag.startswith("--backend-directory") for flag in launch.command)
     # The models must run on the Python that this package is installed in.
-    assert launch.environment == {
+    environment = dict(launch.environment)
+    assert len(environment.pop(WORKER_TOKEN_VARIABLE)) == 32
+    assert environment == {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin",
         "GOMP_SPINCOUNT": "3000",
     }
