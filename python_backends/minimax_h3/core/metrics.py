@@ -69,7 +69,7 @@ _METRICS = (
     MetricSpec(
         "h3_errors_total",
         COUNTER,
-        "Requests that a model answered with an error",
+        "Requests that a model refused or failed",
         ("stage", "kind"),
     ),
     MetricSpec(

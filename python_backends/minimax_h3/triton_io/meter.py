@@ -10,6 +10,7 @@ import triton_python_backend_utils as pb_utils
 from minimax_h3.core.metrics import COUNTER, GAUGE, HISTOGRAM, METRICS, MetricSpec
 
 KINDS = {COUNTER: "COUNTER", GAUGE: "GAUGE", HISTOGRAM: "HISTOGRAM"}
+VERBS = {COUNTER: "increment", GAUGE: "set", HISTOGRAM: "observe"}
 MAX_WAITING = 100_000  # reports; a thread that cannot keep up must not fill the memory
 
 _log = logging.getLogger(__name__)
@@ -56,10 +57,7 @@ class TritonMeter:
     def _work(self) -> None:
         families = _Families()
         while (report := self._reports.get()) is not None:
-            try:
-                families.report(*report)
-            except pb_utils.TritonModelException as error:
-                _log.warning("a value of %s was dropped: %s", report[0], error)
+            families.report(*report)
 
 
 class _Families:
@@ -70,15 +68,13 @@ class _Families:
         self._metrics: dict[tuple[str, tuple[str, ...]], Any] = {}
 
     def report(self, name: str, value: float, labels: dict[str, str]) -> None:
-        """Hand one value to the server."""
+        """Hand one value to the server; one that it refuses is logged and dropped."""
         spec = METRICS[name]
-        metric = self._metric(spec, labels)
-        if spec.kind == COUNTER:
-            metric.increment(value)
-        elif spec.kind == GAUGE:
-            metric.set(value)
-        else:
-            metric.observe(value)
+        try:
+            metric = self._metric(spec, labels)
+            getattr(metric, VERBS[spec.kind])(value)
+        except pb_utils.TritonModelException as error:
+            _log.warning("a value of %s was dropped: %s", name, error)
 
     def _metric(self, spec: MetricSpec, labels: dict[str, str]) -> Any:
         key = spec.name, tuple(labels[label] for label in spec.labels)
