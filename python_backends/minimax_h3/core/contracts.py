@@ -261,6 +261,9 @@ ENSEMBLE_STEPS = (
 # token of this start. `h3 serve` makes it and hands it to the models in their environment.
 WORKER_TOKEN_VARIABLE = "H3_WORKER_TOKEN"
 WORKER_TOKEN_PARAMETER = "h3_worker_token"
+# Where the models write their JSON log, and whether their calls are part of traces.
+JSON_LOG_VARIABLE = "H3_JSON_LOG"
+TRACE_VARIABLE = "H3_TRACE"
 # In a trusted call: the id of a job that has a place already, and when its request came.
 JOB_ID_PARAMETER = "h3_job_id"
 RECEIVED_AT_PARAMETER = "h3_received_at"

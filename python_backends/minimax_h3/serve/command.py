@@ -1,11 +1,13 @@
 """`h3 serve`: starts tritonserver with this model repository, watches it, stops it."""
 
 import argparse
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
@@ -14,7 +16,7 @@ from minimax_h3.core.errors import H3Error
 from minimax_h3.serve.launch import prepare_launch
 from minimax_h3.serve.server_process import ServerProcess, ServerStoppedError
 from minimax_h3.serve.service import Service
-from minimax_h3.serve.settings import LOG_LEVELS, ServeSettings, check_settings
+from minimax_h3.serve.settings import LOG_FORMATS, LOG_LEVELS, ServeSettings, check_settings
 
 SUMMARY = "Start tritonserver with the models of this repository."
 FAILED = 1
@@ -67,6 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tritonserver", type=Path, metavar="PATH", help="default: the nvidia-pytriton wheel's"
     )
     server.add_argument("--log-level", choices=LOG_LEVELS, default=serve.log_level)
+    server.add_argument("--log-format", choices=LOG_FORMATS, default=serve.log_format)
+    server.add_argument(
+        "--otlp-url", default=serve.otlp_url, metavar="URL", help="send OpenTelemetry spans there"
+    )
     for name, meaning in (
         ("ready_timeout", "longest start, weights included"),
         ("grace", "how long jobs may go on after the stop signal"),
@@ -116,6 +122,8 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         grpc_port=options.grpc_port,
         metrics_port=options.metrics_port,
         log_level=options.log_level,
+        log_format=options.log_format,
+        otlp_url=options.otlp_url,
         ready_timeout_s=options.ready_timeout,
         grace_s=options.grace,
         hang_timeout_s=options.hang_timeout,
@@ -139,7 +147,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _serve(settings: ServeSettings) -> int:
     def say(line: str) -> None:
-        print(f"h3 serve: {line}", flush=True)
+        if settings.log_format == "json":
+            entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "message": line}
+            print(json.dumps({**entry, "source": "h3 serve"}), flush=True)
+        else:
+            print(f"h3 serve: {line}", flush=True)
 
     service = Service(settings, say)
     with _signals_stop(service.server):

@@ -9,13 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from minimax_h3.core.contracts import BLS_THREADS, WORKER_TOKEN_VARIABLE
+from minimax_h3.core.contracts import (
+    BLS_THREADS,
+    JSON_LOG_VARIABLE,
+    TRACE_VARIABLE,
+    WORKER_TOKEN_VARIABLE,
+)
 from minimax_h3.serve.installation import find_installation
 from minimax_h3.serve.layout import BACKENDS, REPOSITORY, lay_out, to_json
 from minimax_h3.serve.settings import ServeSettings
 from minimax_h3.serve.shared_memory import region_prefix, remove
 
-RESULTS = "results"
+RESULTS, JSON_LOG = "results", "models.jsonl"
 _LEVEL_FLAGS = {
     "error": ("--log-info=false", "--log-warning=false"),
     "warning": ("--log-info=false",),
@@ -117,6 +122,10 @@ def prepare_launch(settings: ServeSettings, inherited: Mapping[str, str]) -> Lau
     environment = installation.environment(inherited) | {
         WORKER_TOKEN_VARIABLE: secrets.token_hex(16)
     }
+    if settings.log_format == "json":
+        environment[JSON_LOG_VARIABLE] = str(folder / JSON_LOG)
+    if settings.otlp_url:
+        environment[TRACE_VARIABLE] = "yes"
     return Launch(settings, run_id, folder, command, environment, prefix)
 
 
@@ -144,4 +153,18 @@ def server_flags(
         f"--backend-config=python,stub-timeout-seconds={round(settings.ready_timeout_s)}",
         f"--backend-config=python,thread-pool-size={BLS_THREADS}",
         *_LEVEL_FLAGS[settings.log_level],
+        *_trace_flags(settings.otlp_url),
+    )
+
+
+def _trace_flags(otlp_url: str) -> tuple[str, ...]:
+    """Flags that send a span for each request of each model, as one trace a client's request."""
+    if not otlp_url:
+        return ()
+    return (
+        "--trace-config=mode=opentelemetry",
+        "--trace-config=rate=1",
+        "--trace-config=level=TIMESTAMPS",
+        f"--trace-config=opentelemetry,url={otlp_url}",
+        "--trace-config=opentelemetry,resource=service.name=minimax-h3",
     )

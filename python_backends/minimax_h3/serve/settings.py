@@ -14,6 +14,7 @@ from minimax_h3.core.errors import ConfigError
 from minimax_h3.weights.manifest import identify
 
 LOG_LEVELS = ("error", "warning", "info", "verbose")
+LOG_FORMATS = ("text", "json")
 LOOPBACK = "127.0.0.1"
 PORT_NAMES = ("http_port", "grpc_port", "metrics_port")
 MAX_PORT = 65_535
@@ -36,6 +37,8 @@ class ServeSettings:
         host: address of all three services.
         http_port, grpc_port, metrics_port: 0 picks a free one.
         log_level: of the server and of the models.
+        log_format: `json` adds a file of JSON lines from the models, and speaks JSON itself.
+        otlp_url: where the server sends OpenTelemetry spans (OTLP over HTTP); empty sends none.
         ready_timeout_s: longest start, weights included.
         grace_s: how long jobs may go on after the stop signal before they are cancelled.
         exit_timeout_s: how long the server itself may take to exit before it is killed.
@@ -53,6 +56,8 @@ class ServeSettings:
     grpc_port: int = 8001
     metrics_port: int = 8002
     log_level: str = "info"
+    log_format: str = "text"
+    otlp_url: str = ""
     ready_timeout_s: float = 900.0
     grace_s: float = 30.0
     exit_timeout_s: int = 8
@@ -64,6 +69,13 @@ class ServeSettings:
         if self.log_level not in LOG_LEVELS:
             legal = ", ".join(LOG_LEVELS)
             raise ConfigError(f"log-level: {self.log_level!r} is not legal; legal: one of {legal}")
+        if self.log_format not in LOG_FORMATS:
+            legal = ", ".join(LOG_FORMATS)
+            raise ConfigError(f"log-format: {self.log_format!r} is not legal; legal: {legal}")
+        if self.otlp_url and not self.otlp_url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"otlp-url: {self.otlp_url!r} is not legal; legal: http://HOST:PORT/PATH"
+            )
         for name in PORT_NAMES:
             port = getattr(self, name)
             if not 0 <= port <= MAX_PORT:

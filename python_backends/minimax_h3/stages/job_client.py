@@ -72,7 +72,7 @@ class JobClient:
 
     def note(self, plan: Plan, message: str) -> None:
         """Log something about a job that changes nothing for it."""
-        self._log.warning("job %s: %s", plan.job_id, message)
+        self._log.warning("job %s: %s", plan.job_id, message, extra={"job_id": plan.job_id})
 
     def progress(
         self,

@@ -17,6 +17,7 @@ from minimax_h3.core.config import parse_parameters
 from minimax_h3.core.contracts import (
     ENSEMBLE_STEPS,
     MODELS,
+    TRACE_VARIABLE,
     WORKER_TOKEN_PARAMETER,
     WORKER_TOKEN_VARIABLE,
     ModelSpec,
@@ -24,7 +25,6 @@ from minimax_h3.core.contracts import (
 from minimax_h3.core.errors import CancelledError, H3Error
 from minimax_h3.stages.base import (
     BatchStage,
-    ModelCaller,
     Stage,
     StageContext,
     StageRequest,
@@ -57,7 +57,7 @@ class StageModel:
     stage_class: ClassVar[type[Stage] | type[BatchStage] | type[StreamingStage]]
     _spec: ModelSpec
     _log: logging.Logger
-    _call: ModelCaller
+    _call: BlsCaller
     _stage: Stage | BatchStage | StreamingStage
     _jobs: JobClient
     _token: str
@@ -70,7 +70,7 @@ class StageModel:
         self._spec = MODELS[name]
         self._log = logger_for(name)
         self._token = os.environ.get(WORKER_TOKEN_VARIABLE, PLAIN_START)
-        self._call = BlsCaller(self._token)
+        self._call = BlsCaller(self._token, traced=TRACE_VARIABLE in os.environ)
         self._jobs = JobClient(self._call, self._log)
         self._meter = TritonMeter()
         self._observer = Observer(name, self._meter, self._log)
@@ -95,7 +95,11 @@ class StageModel:
     def _serve(self, requests: Sequence[Any]) -> list[Any]:
         began = time.perf_counter()
         admitted = [_attempt(self._admit, request) for request in requests]
-        outcomes = self._run_batch(admitted) if self._spec.max_batch_size else self._run(admitted)
+        outcomes = (
+            self._run_batch(admitted)
+            if self._spec.max_batch_size
+            else self._run(requests, admitted)
+        )
         responses = [
             self._respond(request, outcome)
             for request, outcome in zip(requests, outcomes, strict=True)
@@ -123,11 +127,15 @@ class StageModel:
             trusted=hmac.compare_digest(token.encode(), self._token.encode()),
         )
 
-    def _run(self, admitted: Sequence[StageRequest | Exception]) -> list[Answer | Exception]:
+    def _run(
+        self, requests: Sequence[Any], admitted: Sequence[StageRequest | Exception]
+    ) -> list[Answer | Exception]:
         run = cast("Stage", self._stage).run
-        return [
-            entry if isinstance(entry, Exception) else _attempt(run, entry) for entry in admitted
-        ]
+        outcomes = []
+        for request, entry in zip(requests, admitted, strict=True):
+            with self._call.within(request):
+                outcomes.append(entry if isinstance(entry, Exception) else _attempt(run, entry))
+        return outcomes
 
     def _run_batch(self, admitted: Sequence[StageRequest | Exception]) -> list[Answer | Exception]:
         """All admitted requests in one call; an error of the whole call is each one's error."""
@@ -147,14 +155,15 @@ class StageModel:
                 return pb_utils.InferenceResponse(tensors)
             outcome = tensors
         job_id = _job_id(request)
+        facts = {"job_id": job_id, "request_id": request.request_id()}
         who = f"job {job_id or '-'}, request {request.request_id() or '-'}"
         if isinstance(outcome, H3Error):
             code, kind, message = outcome.triton_code, outcome.kind, str(outcome)
-            self._log.info("%s: %s: %s", who, kind, message)
+            self._log.info("%s: %s: %s", who, kind, message, extra=facts)
         else:
             code, kind = H3Error.triton_code, H3Error.kind
             message = f"{self._spec.name}: unexpected {type(outcome).__name__}; see the server log"
-            self._log.error("%s: unexpected error", who, exc_info=outcome)
+            self._log.error("%s: unexpected error", who, exc_info=outcome, extra=facts)
         if job_id:
             self._tell_jobs(job_id, kind, message)
         text = printable(encode_error(request, kind, message))

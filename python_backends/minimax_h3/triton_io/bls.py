@@ -7,7 +7,8 @@ message. Clients never ask for it and never see it.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,30 @@ _KIND_AND_MESSAGE = re.compile(
 
 
 class BlsCaller:
-    """The `ModelCaller` of a stage that runs inside Triton; `token` is the one of this start."""
+    """The `ModelCaller` of a stage that runs inside Triton.
 
-    def __init__(self, token: str) -> None:
+    Args:
+        token: the one of this start.
+        traced: whether the server keeps traces.
+    """
+
+    def __init__(self, token: str, *, traced: bool = False) -> None:
+        self._traced = traced
+        self._trace: Any = None
         self._parameters = {WANTS_KIND: "yes", WORKER_TOKEN_PARAMETER: token}
+
+    @contextmanager
+    def within(self, request: Any) -> Iterator[None]:
+        """Calls made meanwhile belong to the trace of `request`, if traces are kept.
+
+        For a model that serves one request at a time and is not decoupled: in a decoupled one a
+        trace ends server 2.51.
+        """
+        self._trace = request.trace() if self._traced else None
+        try:
+            yield
+        finally:
+            self._trace = None
 
     def __call__(
         self,
@@ -55,6 +76,7 @@ class BlsCaller:
             inputs=[to_triton(name, tensor) for name, tensor in inputs.items()],
             request_id=request_id,
             parameters={**self._parameters, **parameters},
+            **({"trace": self._trace} if self._trace is not None else {}),
         )
         try:
             response = request.exec()
