@@ -1,0 +1,187 @@
+"""The streaming model: events, results, positions, and clients over both protocols."""
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from watching import dit_status, held, until
+
+from h3_client.client import H3Client
+from h3_client.errors import H3ClientError
+from h3_client.stream import ClipStream
+
+STEPS = 6
+SMALL = {"width": 64, "height": 64, "num_inference_steps": STEPS + 1}
+STAGE = {"test_step_delay_ms": 60, "running_jobs": 1, "max_jobs": 2, "stream_jobs": 3}
+
+
+@pytest.fixture(scope="module")
+def server(module_server):
+    return module_server(**STAGE)
+
+
+def events_of(server, fields: dict, **options: object) -> tuple[list[dict], ClipStream]:
+    with ClipStream(server.grpc_url, "p", fields, **options) as stream:
+        return list(stream), stream
+
+
+def http_stream(server, body: dict) -> tuple[int, list[dict]]:
+    connection = http.client.HTTPConnection(server.http_url, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("POST", "/v2/models/minimax_h3_stream/generate_stream", json.dumps(body))
+        answer = connection.getresponse()
+        lines = answer.read().split(b"\n\n")
+        return answer.status, [json.loads(line[6:]) for line in lines if line]
+
+
+def test_every_step_is_an_event_and_the_file_comes_last(server) -> None:
+    events, stream = events_of(server, SMALL | {"seed": 5})
+    assert events[0]["event"] == "accepted"
+    steps = [event["step"] for event in events if event.get("stage") == "denoiser"]
+    assert steps == list(range(STEPS))
+    stages = list(dict.fromkeys(event.get("stage") for event in events if "stage" in event))
+    assert stages == ["preprocess", "text_encoder", "denoiser", "video_decoder", "muxer"]
+    elapsed = [event["elapsed_s"] for event in events if "elapsed_s" in event]
+    assert elapsed == sorted(elapsed)
+    assert events[-1]["event"] == "result"
+    unary = H3Client(server.grpc_url).generate("p", **SMALL, seed=5)
+    assert stream.result.mp4 == unary.mp4
+    assert stream.result.metadata["job_id"] == events[0]["job_id"]
+    assert H3Client(server.grpc_url).result(stream.request_id).mp4 == unary.mp4
+
+
+def test_http_gets_base64_or_a_handle(server) -> None:
+    body = {"PROMPT": "p", "WIDTH": 64, "HEIGHT": 64, "NUM_INFERENCE_STEPS": 3, "SEED": 9}
+    status, answers = http_stream(server, body | {"RESULT_AS": "base64"})
+    assert status == 200
+    clip = base64.b64decode(answers[-1]["MP4"])
+    assert clip[4:8] == b"ftyp"
+    status, answers = http_stream(server, body | {"RESULT_AS": "handle"})
+    assert status == 200
+    told = json.loads(answers[-1]["EVENT"])
+    assert "MP4" not in answers[-1]
+    assert H3Client(server.http_url, "http").result(told["handle"]).mp4 == [clip]
+
+
+def test_a_refusal_is_the_only_response_and_has_its_code(server) -> None:
+    status, answers = http_stream(server, {"PROMPT": "p", "FPS": 30})
+    assert status == 400
+    assert answers == [{"error": "[invalid_request] fps: 30.0 is not legal; legal: 24"}]
+    with pytest.raises(H3ClientError, match="RESULT_AS: 'gif' is not legal") as refusal:
+        events_of(server, SMALL | {"result_as": "gif"})
+    assert (refusal.value.status, refusal.value.kind) == ("INVALID_ARGUMENT", "invalid_request")
+    with pytest.raises(H3ClientError, match="refrences: unknown request field"):
+        events_of(server, SMALL | {"refrences": []})
+
+
+def test_the_server_speaks_while_a_stage_is_silent(server) -> None:
+    with held(server, "text_encoder"):
+        with ClipStream(server.grpc_url, "p", SMALL) as stream:
+            for event in stream:
+                if event["event"] == "heartbeat":
+                    break
+        assert 1.5 < stream.events_s[-1] < 3.5
+
+
+def test_streams_wait_with_positions_and_the_excess_is_refused(server) -> None:
+    places = STAGE["max_jobs"] + STAGE["stream_jobs"]
+    long = SMALL | {"num_inference_steps": 120}
+    client = H3Client(server.grpc_url)
+    positions: dict[int, list[int]] = {index: [] for index in range(places)}
+
+    def follow(index: int) -> None:
+        priority = "high" if index == places - 1 else "normal"
+        fields = long | {"priority": priority}
+        with (
+            contextlib.suppress(H3ClientError),
+            ClipStream(server.grpc_url, "p", fields, request_id=f"q{index}") as stream,
+        ):
+            for event in stream:
+                if event["event"] == "position" and event["state"] == "queued":
+                    positions[index].append(event["position"])
+
+    with ThreadPoolExecutor(places) as pool:
+        for index in range(places):
+            pool.submit(follow, index)
+            until(lambda index=index: "state" in client.job(f"q{index}"))
+        until(lambda: client.ping()["queued"] == STAGE["stream_jobs"])
+        until(lambda: positions[places - 1])
+        assert positions[places - 1][0] == 1  # the high priority stands in front
+        began = time.monotonic()
+        with pytest.raises(H3ClientError, match=r"streams run or wait.*retry after 5 s") as full:
+            events_of(server, long)
+        assert time.monotonic() - began < 1.0
+        assert full.value.status == "UNAVAILABLE"
+        with pytest.raises(H3ClientError, match="this server admits 2; retry after 5 s"):
+            client.generate("p", **SMALL)
+        for index in range(places):
+            client.cancel(f"q{index}")
+    assert positions[2][:2] == [1, 2]  # overtaken by the high priority
+    until(lambda: client.ping()["active"] == 0)
+    assert dit_status(server)["sessions"] == 0
+
+
+def test_named_clients_are_limited(module_server) -> None:
+    server = module_server(client_jobs=1, test_step_delay_ms=60)
+    client = H3Client(server.grpc_url)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client.generate, "p", client="a", request_id="a1", **SMALL)
+        until(lambda: client.job("a1").get("state") == "running")
+        with pytest.raises(H3ClientError, match="client 'a' has 1 unfinished jobs"):
+            H3Client(server.grpc_url).generate("p", client="a", **SMALL)
+        with pytest.raises(H3ClientError, match="client 'a' has 1 unfinished jobs"):
+            events_of(server, SMALL | {"client": "a"})
+        assert events_of(server, SMALL | {"client": "b"})[1].result.mp4
+        assert first.result().mp4
+
+
+def test_a_dead_stream_model_is_noticed_and_its_jobs_are_ended(module_server) -> None:
+    server = module_server(test_step_delay_ms=100)
+    client = H3Client(server.grpc_url)
+    killed = threading.Event()
+
+    def watch() -> None:
+        with ClipStream(server.grpc_url, "p", SMALL | {"num_inference_steps": 60}) as stream:
+            for event in stream:
+                if event.get("step") == 2 and not killed.is_set():
+                    os.kill(server.stub_pids("minimax_h3_stream")[0], signal.SIGKILL)
+                    killed.set()
+
+    began = time.monotonic()
+    with pytest.raises(H3ClientError, match="its stream model died"):
+        watch()
+    assert time.monotonic() - began < 8
+    from watching import tell_jobs
+
+    told = tell_jobs(server, {"op": "worker_lost", "model": "minimax_h3_stream"})
+    assert len(told["ended"]) == 1
+    assert client.ping()["active"] == 0
+    until(lambda: dit_status(server)["sessions"] == 0, 3)
+
+
+def test_the_death_of_a_denoiser_leaves_no_session(module_server) -> None:
+    server = module_server(test_step_delay_ms=100, max_jobs=1, running_jobs=1)
+    from watching import tell_jobs
+
+    client = H3Client(server.grpc_url)
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(
+            client.generate, "p", request_id="d", **(SMALL | {"num_inference_steps": 60})
+        )
+        until(lambda: client.job("d").get("step", 0) >= 2)
+        assert dit_status(server)["sessions"] == 1
+        os.kill(server.stub_pids("denoiser")[0], signal.SIGKILL)
+        told = tell_jobs(server, {"op": "worker_lost", "model": "denoiser"})
+        assert len(told["ended"]) == 1
+        until(lambda: dit_status(server)["sessions"] == 0, 3)
+        with pytest.raises(H3ClientError):
+            job.result()
+    assert client.job("d")["error"]["kind"] == "worker_lost"
+    assert client.ping()["active"] == 0
