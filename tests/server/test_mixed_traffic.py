@@ -14,6 +14,7 @@ import pytest
 
 from h3_client.client import H3Client, H3ClientError
 from minimax_h3.media.check import frame_hashes, sample_hash
+from minimax_h3.serve.launch import SHARED_MEMORY
 
 GOOD = [
     {"prompt": "a red ball", "width": 64, "height": 64, "seed": 1},
@@ -32,8 +33,11 @@ BAD = [
     {"num_outputs": 99},
 ]
 STEPS = 5
-GROWTH = 0.03  # of a process's resident memory, after warm-up; allocator noise stays below it
-SLACK_BYTES = 128 * 1024**2  # thread stacks of huge pages that a short run meets late
+GROWTH = 0.03  # of a process's own memory, after warm-up; allocator noise stays below it
+SLACK_BYTES = 8 * 1024**2
+# A region of shared memory keeps room for all tensors that were ever alive in it at once, so it
+# grows when more jobs than before end together; it holds a few MB for each of these clips.
+REGION_GROWTH_BYTES = 64 * 1024**2
 
 
 class Traffic:
@@ -96,10 +100,19 @@ def hashes(mp4: bytes) -> tuple[object, str]:
     return frame_hashes(mp4), sample_hash(mp4)
 
 
-def resident(server) -> dict[int, int]:
+def own_memory(server) -> dict[int, int]:
+    """Resident bytes of each process that it shares with no other."""
     root = psutil.Process(server.process.pid)
     family = [root, *root.children(recursive=True)]
-    return {process.pid: process.memory_info().rss for process in family}
+    return {
+        process.pid: process.memory_info().rss - process.memory_info().shared for process in family
+    }
+
+
+def regions(server) -> dict[str, int]:
+    """Allocated bytes of each region of shared memory."""
+    prefix = server.process.launch.shared_memory_prefix
+    return {path.name: path.stat().st_blocks * 512 for path in SHARED_MEMORY.glob(f"{prefix}*")}
 
 
 @pytest.mark.soak
@@ -113,15 +126,14 @@ def test_mixed_traffic(server_with, soak_seconds: int) -> None:
         for index, request in enumerate(GOOD)
     }
     traffic = Traffic(server, solo)
-    before: dict[int, int] = {}
     with ThreadPoolExecutor(4) as pool:
         until = time.monotonic() + soak_seconds
         workers = [pool.submit(traffic.work, seed, until) for seed in range(4)]
         time.sleep(soak_seconds / 3)
-        before = resident(server)
+        before, regions_before = own_memory(server), regions(server)
         for worker in workers:
             worker.result()
-    after = resident(server)
+    after, regions_after = own_memory(server), regions(server)
     print(dict(traffic.counts), {pid: after[pid] - before[pid] for pid in before})  # noqa: T201
     assert not traffic.surprises, traffic.surprises[:10]
     assert min(traffic.counts[kind] for kind in ("good", "bad", "cancelled")) > 0
@@ -132,5 +144,12 @@ def test_mixed_traffic(server_with, soak_seconds: int) -> None:
         if after[pid] > before[pid] * (1 + GROWTH) + SLACK_BYTES
     }
     assert not grown
+    assert regions_before.keys() == regions_after.keys()
+    wide = {
+        name: (size, regions_after[name])
+        for name, size in regions_before.items()
+        if regions_after[name] > size + REGION_GROWTH_BYTES
+    }
+    assert not wide
     assert client.ping()["active"] == 0
     assert client.generate(**GOOD[0], num_inference_steps=STEPS).mp4

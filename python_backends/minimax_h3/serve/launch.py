@@ -30,9 +30,9 @@ _LEVEL_FLAGS = {
 
 # tritonserver 2.51 parses an HTTP body on the stack of a thread, about two bytes for each of the
 # body's, and the usual 8 MiB end at 4.5 MB: one large request would crash the server.
-# The odd MiB keeps the top of a thread's stack out of a transparent huge page, which would cost
-# 2 MiB of memory for every thread.
-STACK_BYTES = 513 * 1024**2
+STACK_BYTES = 512 * 1024**2
+# The stubs are started through bash, which reads this file first: they keep the usual stack.
+STUB_SHELL = Path(__file__).with_name("stub_shell.sh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,10 @@ def prepare_launch(settings: ServeSettings, inherited: Mapping[str, str]) -> Lau
         *server_flags(settings, folder / REPOSITORY, prefix),
         *installation.flags,
     )
-    environment = installation.environment(inherited) | {
-        WORKER_TOKEN_VARIABLE: secrets.token_hex(16)
+    environment = {
+        **installation.environment(inherited),
+        "BASH_ENV": str(STUB_SHELL),
+        WORKER_TOKEN_VARIABLE: secrets.token_hex(16),
     }
     if settings.log_format == "json":
         environment[JSON_LOG_VARIABLE] = str(folder / JSON_LOG)

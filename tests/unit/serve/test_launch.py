@@ -14,7 +14,7 @@ from minimax_h3.core.config import StageConfig
 from minimax_h3.core.contracts import ENSEMBLE, MODELS, WORKER_TOKEN_VARIABLE
 from minimax_h3.core.errors import BackendUnavailableError
 from minimax_h3.serve import installation
-from minimax_h3.serve.launch import prepare_launch, server_flags
+from minimax_h3.serve.launch import STUB_SHELL, prepare_launch, server_flags
 from minimax_h3.serve.settings import ServeSettings, check_settings
 
 Settings = Callable[..., ServeSettings]
@@ -111,7 +111,9 @@ def test_a_named_server_keeps_its_own_backends_and_libraries(
     assert environment == {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin",
         "GOMP_SPINCOUNT": "3000",
+        "BASH_ENV": str(STUB_SHELL),
     }
+    assert STUB_SHELL.is_file()
 
 
 def test_a_named_server_that_is_not_there(settings_with: Settings) -> None:
@@ -174,7 +176,7 @@ def test_the_shell_text_is_the_same_start(
     launch = prepare_launch(check_settings(settings), INHERITED)
     *exports, stack, command = launch.shell_text().replace("\\\n", "").split("\n")
     assert shlex.split(command) == ["exec", *launch.command]
-    assert stack.startswith("ulimit -s 525312 ")  # as in the README
+    assert stack.startswith("ulimit -s 524288 ")  # as in the README
     assert [shlex.split(line)[1].split("=", 1) for line in exports] == [
         list(item) for item in launch.environment.items()
     ]
