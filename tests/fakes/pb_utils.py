@@ -174,6 +174,26 @@ class Logger:
         cls.lines.append(("verbose", text))
 
 
+class MetricFamily:
+    """Keeps every value: `reported[name, labels]` lists them."""
+
+    COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+    reported: dict[tuple[str, tuple[str, ...]], list[float]] = {}  # noqa: RUF012  # one server
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        assert description
+        self.name, self.kind = name, kind
+
+    def Metric(self, labels: dict[str, str], buckets: list[float] | None = None) -> "Metric":  # noqa: N802  # the real name
+        assert (buckets is not None) == (self.kind == self.HISTOGRAM)
+        return Metric(self.reported.setdefault((self.name, tuple(labels.values())), []))
+
+
+class Metric:
+    def __init__(self, values: list[float]) -> None:
+        self.increment = self.set = self.observe = values.append
+
+
 def get_input_tensor_by_name(request: InferenceRequest, name: str) -> Tensor | None:
     return next((tensor for tensor in request.inputs() if tensor.name() == name), None)
 

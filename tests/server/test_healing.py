@@ -134,7 +134,7 @@ def test_a_stage_dies_in_its_work(serving: Supervised, model: str) -> None:
         wait_for(lambda: model in serving.client().job(name).get("awaiting", []))
         time.sleep(0.5)
         began = time.monotonic()
-        seconds = kill(serving, model, victim)
+        kill(serving, model, victim)
         with pytest.raises(H3ClientError):
             job.result(0)
         assert time.monotonic() - began < SERVES_S
@@ -174,7 +174,6 @@ def test_a_step_of_five_seconds_is_no_hang(tiny_checkpoint: Path, tmp_path: Path
         job = start(serving, pool, "hung", 20)
         wait_for(lambda: in_loop(serving, "hung"), 40)
         serving.stubs("dit_fl2va")[0].suspend()
-        began = time.monotonic()
         wait_for(lambda: serving.says("dit_fl2va: is silent"), 60)
         with pytest.raises(H3ClientError):
             job.result(10)
