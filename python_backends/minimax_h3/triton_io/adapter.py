@@ -4,6 +4,7 @@ import hmac
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar, cast
@@ -57,6 +58,7 @@ class StageModel:
     _stage: Stage | BatchStage | StreamingStage
     _jobs: JobClient
     _token: str
+    _delay_s: float
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the stage; a failure is logged with its reason and leaves the model unavailable."""
@@ -68,6 +70,7 @@ class StageModel:
         self._jobs = JobClient(self._call, self._log)
         try:
             config = parse_parameters(_parameters(args))
+            self._delay_s = config.test_stage_delay_ms / 1000.0
             folder = Path(args["model_repository"]).resolve()
             self._stage = self.stage_class.load(StageContext(config, folder, self._call, self._log))
         except H3Error as error:
@@ -82,6 +85,8 @@ class StageModel:
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer every request; one that fails does not touch the others."""
         admitted = [_attempt(self._admit, request) for request in requests]
+        if self._delay_s and self._spec.name in ENSEMBLE_STEPS:
+            time.sleep(self._delay_s)
         outcomes = self._run_batch(admitted) if self._spec.max_batch_size else self._run(admitted)
         return [
             self._respond(request, outcome)
