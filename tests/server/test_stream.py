@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from watching import dit_status, held, until
+from watching import dit_status, tell_jobs, until
 
 from h3_client.client import H3Client
 from h3_client.errors import H3ClientError
@@ -81,20 +81,12 @@ def test_a_refusal_is_the_only_response_and_has_its_code(server) -> None:
         events_of(server, SMALL | {"refrences": []})
 
 
-def test_the_server_speaks_while_a_stage_is_silent(server) -> None:
-    with held(server, "text_encoder"):
-        with ClipStream(server.grpc_url, "p", SMALL) as stream:
-            for event in stream:
-                if event["event"] == "heartbeat":
-                    break
-        assert 1.5 < stream.events_s[-1] < 3.5
-
-
 def test_streams_wait_with_positions_and_the_excess_is_refused(server) -> None:
     places = STAGE["max_jobs"] + STAGE["stream_jobs"]
     long = SMALL | {"num_inference_steps": 120}
     client = H3Client(server.grpc_url)
     positions: dict[int, list[int]] = {index: [] for index in range(places)}
+    silent: dict[int, float] = {}
 
     def follow(index: int) -> None:
         priority = "high" if index == places - 1 else "normal"
@@ -104,6 +96,8 @@ def test_streams_wait_with_positions_and_the_excess_is_refused(server) -> None:
             ClipStream(server.grpc_url, "p", fields, request_id=f"q{index}") as stream,
         ):
             for event in stream:
+                if event["event"] == "heartbeat":
+                    silent.setdefault(index, stream.events_s[-1] - stream.events_s[-2])
                 if event["event"] == "position" and event["state"] == "queued":
                     positions[index].append(event["position"])
 
@@ -121,6 +115,8 @@ def test_streams_wait_with_positions_and_the_excess_is_refused(server) -> None:
         assert full.value.status == "UNAVAILABLE"
         with pytest.raises(H3ClientError, match="this server admits 2; retry after 5 s"):
             client.generate("p", **SMALL)
+        until(lambda: len(silent) >= STAGE["stream_jobs"])  # those who wait still hear something
+        assert all(2.0 <= seconds < 3.0 for seconds in silent.values()), silent
         for index in range(places):
             client.cancel(f"q{index}")
     assert positions[2][:2] == [1, 2]  # overtaken by the high priority
@@ -158,8 +154,6 @@ def test_a_dead_stream_model_is_noticed_and_its_jobs_are_ended(module_server) ->
     with pytest.raises(H3ClientError, match="its stream model died"):
         watch()
     assert time.monotonic() - began < 8
-    from watching import tell_jobs
-
     told = tell_jobs(server, {"op": "worker_lost", "model": "minimax_h3_stream"})
     assert len(told["ended"]) == 1
     assert client.ping()["active"] == 0
@@ -168,8 +162,6 @@ def test_a_dead_stream_model_is_noticed_and_its_jobs_are_ended(module_server) ->
 
 def test_the_death_of_a_denoiser_leaves_no_session(module_server) -> None:
     server = module_server(test_step_delay_ms=100, max_jobs=1, running_jobs=1)
-    from watching import tell_jobs
-
     client = H3Client(server.grpc_url)
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(

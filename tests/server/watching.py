@@ -1,10 +1,8 @@
-"""What tests of running jobs share: waiting for a moment, holding a stage, counting sessions."""
+"""What tests of running jobs share: waiting for a moment, asking `jobs`, counting sessions."""
 
 import json
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import tritonclient.grpc as triton_grpc
@@ -18,19 +16,6 @@ def until(reached: Callable[[], object], seconds: float = 20.0) -> None:
     while not reached():
         assert time.monotonic() < deadline, "not reached in time"
         time.sleep(0.01)
-
-
-@contextmanager
-def held(server, *models: str) -> Iterator[None]:
-    """The processes of some models stand still; what is sent to them waits."""
-    stubs = [stub for model in models for stub in server.stubs()[model]]
-    for stub in stubs:
-        stub.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for stub in stubs:
-            stub.send_signal(signal.SIGCONT)
 
 
 def _text(name: str, value: str, shape: list[int]):

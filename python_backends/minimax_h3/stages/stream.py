@@ -49,7 +49,9 @@ from minimax_h3.stages.stream_events import (
 
 TICK_S = 0.05
 HEARTBEAT_S = 2.0
-ASK_CLIENT_EVERY_S = 0.2  # whether it is still there: a round trip to the server
+# Whether a waiting client is still there, which is a round trip to the server. That of a running
+# ensemble is asked every round: each step after it has gone is work for nobody.
+ASK_WAITING_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
@@ -193,7 +195,7 @@ class StreamStage:
     def _look_after(self, stream: Stream) -> None:
         """Stop what nobody waits for. A running ensemble sees its deadline by itself."""
         now = time.monotonic()
-        if now - stream.client_asked_at >= ASK_CLIENT_EVERY_S:
+        if stream.running or now - stream.client_asked_at >= ASK_WAITING_EVERY_S:
             stream.client_asked_at = now
             if stream.answers.is_cancelled():
                 self._jobs.say({"op": "cancel", "id": stream.job_id})

@@ -63,6 +63,7 @@ class StageModel:
     _token: str
     _meter: TritonMeter
     _observer: Observer
+    _delay_s: float
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the stage; a failure is logged with its reason and leaves the model unavailable."""
@@ -76,6 +77,7 @@ class StageModel:
         self._observer = Observer(name, self._meter, self._log)
         try:
             config = parse_parameters(_parameters(args))
+            self._delay_s = config.test_stage_delay_ms / 1000.0
             folder = Path(args["model_repository"]).resolve()
             context = StageContext(config, folder, self._call, self._log, self._meter)
             self._stage = self.stage_class.load(context)
@@ -95,6 +97,8 @@ class StageModel:
     def _serve(self, requests: Sequence[Any]) -> list[Any]:
         began = time.perf_counter()
         admitted = [_attempt(self._admit, request) for request in requests]
+        if self._delay_s and self._spec.name in ENSEMBLE_STEPS:
+            time.sleep(self._delay_s)
         outcomes = (
             self._run_batch(admitted)
             if self._spec.max_batch_size
