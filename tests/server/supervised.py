@@ -16,6 +16,7 @@ from h3_client.client import H3Client
 from minimax_h3.core.contracts import MODELS
 from minimax_h3.serve.stubs import find_stubs
 
+READY_S = 180.0  # a busy machine; a quiet one needs 10
 H3 = Path(sys.executable).parent / "h3"
 
 
@@ -30,7 +31,7 @@ class Supervised:
 
     def __init__(self, process: subprocess.Popen, output: Path) -> None:
         self.process, self.output = process, output
-        wait_for(lambda: self.says(" ready: ") or process.poll() is not None, 100)
+        wait_for(lambda: self.says(" ready: ") or process.poll() is not None, READY_S)
         assert self.says(" ready: "), output.read_text()
         ready = next(line for line in self.lines() if " ready: " in line)
         self.facts = json.loads(Path(ready.split(" facts ")[1]).read_text())

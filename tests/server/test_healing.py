@@ -15,6 +15,8 @@ from minimax_h3.serve.stubs import is_alive
 
 HEARS_S = 5.0  # the client of a job whose worker died
 SERVES_S = 30.0  # a quiet machine needs less than 10: docs/benchmarks.md
+pytestmark = pytest.mark.timeout(300)
+
 REQUEST = {"prompt": "a red ball", "width": 64, "height": 64, "num_inference_steps": 5}
 # The stage whose boundary comes right before a model's own work.
 HELD = ("text_encoder", "condition_encoder", "video_decoder", "audio_decoder", "muxer")

@@ -18,6 +18,8 @@ from minimax_h3.core.metrics import METRICS
 from minimax_h3.serve.stubs import find_stubs, is_alive
 
 STEPS = 5
+pytestmark = pytest.mark.timeout(300)
+
 REQUEST = {"prompt": "a red ball", "width": 64, "height": 64, "num_inference_steps": STEPS}
 
 
