@@ -10,7 +10,7 @@ SOURCES := python_backends client build_engines tests model_repository .ci
 SOAK_SECONDS ?= 1800
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup lock checkpoint demo test test-unit soak lint format render bench clean
+.PHONY: help setup lock checkpoint demo test test-unit soak lint format render bench loadtest clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -58,9 +58,15 @@ render: setup ## write config.pbtxt of every model from core/contracts.py
 
 bench: checkpoint ## benchmarks of tests/benchmarks on the tiny checkpoint, as JSON
 	@shopt -s nullglob; for file in tests/benchmarks/bench_*.py; do \
+	  [[ $$file != *bench_load.py ]] || continue; \
 	  module=$${file%.py}; $(PY) -m "$${module//\//.}" $(TINY); done
 
+loadtest: checkpoint ## perf_analyzer at 1, 2, 4, 8 at once, then ten times the capacity, as JSON
+	@requirements/perf_analyzer.sh
+	@mkdir -p out
+	@$(PY) tests/benchmarks/bench_load.py $(TINY) --perf-analyzer .perf_analyzer/run --json out/load.json
+
 clean: ## remove what the other targets made, except .venv
-	rm -rf run out build dist $(TINY) $(TINY).part .venv-lock
+	rm -rf run out build dist $(TINY) $(TINY).part .venv-lock .perf_analyzer
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
