@@ -115,6 +115,10 @@ class JobTable:
         """A job wants a place now, or has one already."""
         if word(operation, "job_id") not in self._held.jobs:
             self._check_new(operation)
+            if self._held.away:
+                names = ", ".join(sorted(self._held.away))
+                text = f"{names} is being started again; retry after {RETRY_AFTER_S:g} s"
+                raise CapacityError(text)
             taken = self._held.count(*PLACED) + len(self._held.places)
             if taken >= self._held.limits.max_jobs:
                 raise CapacityError(
@@ -140,9 +144,6 @@ class JobTable:
         alias, client = word(operation, "alias", ""), word(operation, "client", "")
         if self._draining:
             raise CapacityError(STOPPING)
-        if self._held.away:
-            names = ", ".join(sorted(self._held.away))
-            raise CapacityError(f"{names} is being started again; retry after {RETRY_AFTER_S:g} s")
         holder = self._held.find(alias) if alias else None
         if holder is not None and holder.state in ACTIVE:
             raise InvalidRequestError(
@@ -344,7 +345,7 @@ class JobTable:
     def _worker_lost(self, operation: Operation) -> Answer:
         """End the jobs that the dead or hung processes of a model were to serve.
 
-        Nothing new is admitted and no turn is given until `worker_back`.
+        Until `worker_back` no job gets a place, and without the DiT none gets a turn.
         """
         model, pids = word(operation, "model"), numbers(operation, "pids")
         self._held.away.add(model)
@@ -361,6 +362,7 @@ class JobTable:
     def _worker_back(self, operation: Operation) -> Answer:
         """A model has a process again."""
         self._held.away.discard(word(operation, "model"))
+        self._held.grant_places()
         self._held.grant_turns()
         return {}
 

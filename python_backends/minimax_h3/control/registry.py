@@ -167,7 +167,7 @@ class JobRegistry:
 
     def grant_places(self) -> None:
         """Let queued jobs in while there is a free place."""
-        while len(self.places) and self.count(*PLACED) < self.limits.max_jobs:
+        while not self.away and len(self.places) and self.count(*PLACED) < self.limits.max_jobs:
             job = self.jobs[self.places.pop()]
             job.state, job.stage, job.placed_at = RUNNING, "preprocess", self.clock()
             job.mark(job.placed_at)

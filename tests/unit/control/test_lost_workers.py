@@ -87,3 +87,11 @@ def test_ends_are_counted_by_kind(jobs: JobTable) -> None:
 def test_pids_are_numbers(jobs: JobTable) -> None:
     with pytest.raises(InvalidRequestError, match="pids: "):
         jobs.handle({"op": "worker_lost", "model": "muxer", "pids": ["1"]})
+
+
+def test_a_stream_waits_for_a_model_that_is_away(jobs: JobTable) -> None:
+    lose(jobs, "muxer")
+    say(jobs, "enqueue", "a", streamed=True)
+    assert jobs.handle({"op": "get", "id": "a"})["state"] == "queued"
+    jobs.handle({"op": "worker_back", "model": "muxer"})
+    assert jobs.handle({"op": "get", "id": "a"})["state"] == "running"

@@ -34,11 +34,16 @@ def test_each_kind_of_metric(reported: dict) -> None:
 
 
 def test_a_report_does_not_wait_for_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pb_utils.MetricFamily, "Metric", lambda self, **more: time.sleep(0.3))
+    def slow(self: object, **more: object) -> pb_utils.Metric:
+        time.sleep(0.3)
+        return pb_utils.Metric([])
+
+    monkeypatch.setattr(pb_utils.MetricFamily, "Metric", slow)
     meter = TritonMeter()
     began = time.monotonic()
     meter.add("h3_forwards_total", model="m")
     assert time.monotonic() - began < 0.1
+    meter.close()
 
 
 def test_a_value_that_the_server_refuses_is_logged(
