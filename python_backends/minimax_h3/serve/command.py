@@ -41,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-jobs", type=int, default=stage.max_jobs, help="running plus waiting jobs"
     )
     models.add_argument(
+        "--stream-jobs", type=int, default=stage.stream_jobs, help="streams that wait for a place"
+    )
+    models.add_argument(
+        "--client-jobs", type=int, default=stage.client_jobs, help="unfinished jobs of one client"
+    )
+    models.add_argument(
         "--max-packed-rows", type=int, default=stage.max_packed_rows, help="largest request, rows"
     )
     models.add_argument(
@@ -108,6 +114,8 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         attention=options.attention,
         running_jobs=options.running_jobs,
         max_jobs=options.max_jobs,
+        stream_jobs=options.stream_jobs,
+        client_jobs=options.client_jobs,
         max_packed_rows=options.max_packed_rows,
         cpu_threads=options.cpu_threads,
         test_step_delay_ms=options.test_step_delay_ms,
