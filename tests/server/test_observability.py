@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import re
 import subprocess
 import threading
 import urllib.request
@@ -111,6 +112,13 @@ def test_one_trace_has_the_ensemble_its_stages_and_their_calls(
     wait_for(whole, 30)
     (names,) = whole()
     assert names.count("dit_fl2va") >= STEPS - 1 + 2  # steps, start and end
+
+
+def test_every_process_loads_its_model_once(serving: Supervised, job_id: str) -> None:
+    """Loading the ensemble must not load the weights of its models again."""
+    log = Path(serving.facts["log"]).read_text()
+    for model, spec in MODELS.items():
+        assert len(re.findall(rf"{model}: loaded as {model}_0_\d+:", log)) == spec.instances
 
 
 def test_health_asks_every_model(serving: Supervised, job_id: str) -> None:

@@ -121,6 +121,7 @@ class JobRegistry:
                 "expected_s": _rounded(expected.get(job.job_id)),
                 "awaiting": sorted(job.awaiting) if job.state in PLACED else [],
                 "dit": job.dit,
+                "loop_pid": job.loop_pid,
                 "sessions": len(job.sessions),
                 "stamp_age_s": round(now - job.touched_at, 3),
                 "expected_step_s": _rounded(round_seconds if job.slot is not None else None),

@@ -14,6 +14,7 @@ class JobView:
         job_id: as `jobs` knows it.
         stage: where it stands.
         models: those that owe the next word about it.
+        loop_pid: process that runs its loop, or 0.
         silent_s: seconds since anybody spoke of it.
         expected_s: seconds that a word takes by the job's own steps so far, or None.
     """
@@ -21,6 +22,7 @@ class JobView:
     job_id: str
     stage: str
     models: frozenset[str]
+    loop_pid: int
     silent_s: float
     expected_s: float | None
 
@@ -33,6 +35,7 @@ class JobView:
             job_id=str(described.get("job_id", "")),
             stage=str(described.get("stage", "")),
             models=frozenset(models | ({dit} if dit else set())),
+            loop_pid=int(_number(described.get("loop_pid")) or 0),
             silent_s=_number(described.get("stamp_age_s")) or 0.0,
             expected_s=_number(described.get("expected_step_s")),
         )

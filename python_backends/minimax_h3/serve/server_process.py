@@ -165,16 +165,6 @@ class ServerProcess:
                 raise ServerStoppedError("stopped before the server was ready")
         self._write_facts(ready=True)
 
-    def wait(self) -> int | None:
-        """Wait until the server exits, or until `stop_requested`.
-
-        Returns:
-            The exit status, or None when the server still runs.
-        """
-        while self.poll() is None and not self.stop_requested.wait(POLL_S):
-            pass
-        return self.poll()
-
     def poll(self) -> int | None:
         """Exit status of the server, or None while it runs."""
         assert self._process is not None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from minimax_h3.core.errors import H3Error
 from minimax_h3.serve.healing import Healer, HealingError
 from minimax_h3.serve.progress_watch import Patience
+from minimax_h3.serve.server_api import ServerApiError
 from minimax_h3.serve.server_process import ServerProcess
 from minimax_h3.serve.settings import ServeSettings
 from minimax_h3.serve.shutdown import end_jobs
@@ -54,7 +55,8 @@ class Service:
             supervisor = self._ready()
             while not server.stop_requested.wait(WATCH_S):
                 trouble = self._watch(supervisor)
-                if trouble is not None:
+                # A second signal ends the server under a reload, which is no reason to start it.
+                if trouble is not None and not server.stop_requested.is_set():
                     self._restart(trouble)
                     supervisor = self._ready()
             self._announce("stopping")
@@ -82,6 +84,8 @@ class Service:
             supervisor.tick()
         except HealingError as error:
             return error
+        except ServerApiError as error:
+            self._announce(f"{error}; looking again")
         return None
 
     def _restart(self, error: H3Error) -> None:

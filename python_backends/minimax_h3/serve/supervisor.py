@@ -10,7 +10,7 @@ from minimax_h3.core.contracts import MODELS
 from minimax_h3.serve.healing import Healer
 from minimax_h3.serve.progress_watch import JobView, Patience, busy_models, overdue
 from minimax_h3.serve.server_api import ServerApi, ServerApiError
-from minimax_h3.serve.stubs import find_stubs, is_alive, kill_all
+from minimax_h3.serve.stubs import find_stubs, is_alive, kill_all, wait_gone
 
 WATCH_S = 1.0
 PROBE_EVERY_S = 10.0
@@ -67,12 +67,11 @@ class Supervisor:
 
         Raises:
             HealingError: a model could not be healed; start the server again.
+            ServerApiError: the server did not take an order; look again.
         """
-        dead = self._dead()
-        if not any(verdict.model == JOBS for verdict in dead):
-            dead = self._dead() or self._hung()
+        verdicts = self._dead() or self._hung()
         # `jobs` first, because the others' jobs are ended through it.
-        for verdict in sorted(dead, key=lambda found: found.model != JOBS):
+        for verdict in sorted(verdicts, key=lambda verdict: verdict.model != JOBS):
             self._announce(f"{verdict.model}: {verdict.reason}; it gets a new process")
             healed = self._healer.heal(verdict.model, self._stubs.get(verdict.model, []))
             self._stubs[verdict.model] = list(healed.stubs)
@@ -115,9 +114,9 @@ class Supervisor:
             if not self._api.probe(model, PROBE_TIMEOUT_S):
                 return self._condemn(model, f"{silence} and does not answer")
         # All of them answer, so the process that holds the job is an instance beside the one asked.
-        shared = [model for model in sorted(job.models) if MODELS[model].instances > 1]
-        if shared:
-            return self._condemn(shared[0], silence)
+        for model, stubs in self._stubs.items():
+            if job.models & {model} and any(stub.pid == job.loop_pid for stub in stubs):
+                return self._condemn(model, silence, job.loop_pid)
         self._announce(f"nobody works on job {job.job_id} any more; it is ended")
         operation = {
             "op": "fail",
@@ -129,9 +128,11 @@ class Supervisor:
         self._api.jobs(operation)
         return []
 
-    def _condemn(self, model: str, reason: str) -> list[Verdict]:
-        """A hung process is ended, so that it counts as dead from here on."""
-        kill_all(self._stubs.get(model, []))
+    def _condemn(self, model: str, reason: str, pid: int | None = None) -> list[Verdict]:
+        """Hung processes of a model, or one of them, are ended: from here on they are dead."""
+        hung = [stub for stub in self._stubs.get(model, []) if pid in (None, stub.pid)]
+        kill_all(hung)
+        wait_gone(hung, PROBE_TIMEOUT_S)
         return [Verdict(model, reason)]
 
     def _unfinished_jobs(self) -> list[JobView] | None:

@@ -177,9 +177,12 @@ def test_of_an_overdue_job_the_mute_model_is_to_blame(watch: Watch, processes: d
 
 
 def test_if_all_answer_an_instance_of_the_loop_hangs(watch: Watch, processes: dict) -> None:
-    watch.server.jobs_listed = [JOB | {"stamp_age_s": 61.0}]
+    hung, other = processes["denoiser"]
+    watch.server.jobs_listed = [JOB | {"stamp_age_s": 61.0, "loop_pid": hung.pid}]
     watch.tick()
     assert ("load", "denoiser") in watch.server.orders
+    assert not is_alive(hung)
+    assert is_alive(other)
     assert is_alive(processes["dit_fl2va"][0])
 
 
