@@ -75,7 +75,7 @@ def test_a_refusal_is_the_only_response_and_has_its_code(server) -> None:
     assert status == 400
     assert answers == [{"error": "[invalid_request] fps: 30.0 is not legal; legal: 24"}]
     with pytest.raises(H3ClientError, match="RESULT_AS: 'gif' is not legal") as refusal:
-        events_of(server, SMALL | {"result_as": "gif"})
+        events_of(server, SMALL, result_as="gif")
     assert (refusal.value.status, refusal.value.kind) == ("INVALID_ARGUMENT", "invalid_request")
     with pytest.raises(H3ClientError, match="refrences: unknown request field"):
         events_of(server, SMALL | {"refrences": []})
@@ -124,22 +124,30 @@ def test_streams_wait_with_positions_and_the_excess_is_refused(server) -> None:
     assert dit_status(server)["sessions"] == 0
 
 
-def test_named_clients_are_limited(module_server) -> None:
-    server = module_server(client_jobs=1, test_step_delay_ms=60)
+@pytest.fixture(scope="module")
+def mortal_server(module_server):
+    return module_server(client_jobs=1, max_jobs=2, test_step_delay_ms=60)
+
+
+def test_named_clients_are_limited(mortal_server) -> None:
+    server = mortal_server
     client = H3Client(server.grpc_url)
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(client.generate, "p", client="a", request_id="a1", **SMALL)
+        long = SMALL | {"num_inference_steps": 100}
+        first = pool.submit(client.generate, "p", client="a", request_id="a1", **long)
         until(lambda: client.job("a1").get("state") == "running")
         with pytest.raises(H3ClientError, match="client 'a' has 1 unfinished jobs"):
             H3Client(server.grpc_url).generate("p", client="a", **SMALL)
         with pytest.raises(H3ClientError, match="client 'a' has 1 unfinished jobs"):
             events_of(server, SMALL | {"client": "a"})
         assert events_of(server, SMALL | {"client": "b"})[1].result.mp4
-        assert first.result().mp4
+        client.cancel("a1")
+        with pytest.raises(H3ClientError, match="was cancelled"):
+            first.result()
 
 
-def test_a_dead_stream_model_is_noticed_and_its_jobs_are_ended(module_server) -> None:
-    server = module_server(test_step_delay_ms=100)
+def test_a_dead_stream_model_is_noticed_and_its_jobs_are_ended(mortal_server) -> None:
+    server = mortal_server
     client = H3Client(server.grpc_url)
     killed = threading.Event()
 
@@ -160,8 +168,8 @@ def test_a_dead_stream_model_is_noticed_and_its_jobs_are_ended(module_server) ->
     until(lambda: dit_status(server)["sessions"] == 0, 3)
 
 
-def test_the_death_of_a_denoiser_leaves_no_session(module_server) -> None:
-    server = module_server(test_step_delay_ms=100, max_jobs=1, running_jobs=1)
+def test_the_death_of_a_denoiser_leaves_no_session(mortal_server) -> None:
+    server = mortal_server
     client = H3Client(server.grpc_url)
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(
@@ -169,7 +177,8 @@ def test_the_death_of_a_denoiser_leaves_no_session(module_server) -> None:
         )
         until(lambda: client.job("d").get("step", 0) >= 2)
         assert dit_status(server)["sessions"] == 1
-        os.kill(server.stub_pids("denoiser")[0], signal.SIGKILL)
+        for pid in server.stub_pids("denoiser"):
+            os.kill(pid, signal.SIGKILL)
         told = tell_jobs(server, {"op": "worker_lost", "model": "denoiser"})
         assert len(told["ended"]) == 1
         until(lambda: dit_status(server)["sessions"] == 0, 3)
