@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
+import pytest
 from watching import dit_status, until
 
 from h3_client.client import H3Client
