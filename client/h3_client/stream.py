@@ -28,7 +28,7 @@ from h3_client.errors import (
     H3ClientError,
     clean_message,
 )
-from h3_client.fields import InputTensor, encode_request
+from h3_client.fields import InputTensor, encode_request, text_input
 from h3_client.results import GenerationResult, json_object
 
 STREAM_MODEL = "minimax_h3_stream"
@@ -57,6 +57,7 @@ class ClipStream:
         prompt: what to make.
         fields: further request fields, as for `H3Client.generate`.
         request_id: alias of the job; a fresh one if None.
+        result_as: `bytes`, or `handle` to leave the clips on the server, see `H3Client.result`.
         silence_s: longest wait for the next event; a server that lives speaks every 2 s.
 
     Attributes:
@@ -71,6 +72,7 @@ class ClipStream:
         fields: Mapping[str, object] | None = None,
         *,
         request_id: str | None = None,
+        result_as: str = "bytes",
         silence_s: float = SILENCE_S,
     ) -> None:
         import tritonclient.grpc as triton_grpc
@@ -83,6 +85,8 @@ class ClipStream:
         self._grpc = triton_grpc
         self._url = url
         self._inputs = encode_request({"prompt": prompt, **(fields or {})})
+        if result_as != "bytes":
+            self._inputs.append(text_input("RESULT_AS", result_as))
         self._client = triton_grpc.InferenceServerClient(url)
         self._ended = False
 

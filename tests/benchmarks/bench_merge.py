@@ -84,9 +84,14 @@ def main() -> None:
     """Print the figures, and write them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    config = StageConfig(checkpoint_dir=str(arguments.checkpoint.resolve()), device="cpu")
+    config = StageConfig(
+        checkpoint_dir=str(arguments.checkpoint.resolve()),
+        device="cpu",
+        cpu_threads=arguments.threads,
+    )
     placement = choose_placement(config, logging.getLogger(__name__))
     manifest = identify(arguments.checkpoint.resolve(), config.task_type)
     model = load_transformer(manifest, placement.device, placement.dtype)

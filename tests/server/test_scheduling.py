@@ -108,24 +108,24 @@ def test_the_forecast_is_right_after_five_steps(server, client: H3Client) -> Non
             assert forecasts[step] == pytest.approx(truth, rel=0.2), step
 
 
-def test_a_high_priority_enters_first(module_server) -> None:
-    server = module_server(test_step_delay_ms=DELAY_MS, running_jobs=1, max_jobs=8)
-    client = H3Client(server.grpc_url)
+def test_one_long_and_three_short_jobs_equal_their_solo_runs(server) -> None:
+    wanted = [("l0", 20, 1), ("s1", 3, 2), ("s2", 3, 3), ("s3", 3, 4)]
+    solo = {name: run(server, f"solo {name}", n, seed=seed).mp4 for name, n, seed in wanted}
     with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(run, server, "running", 20)]
-        until(lambda: at_step(client, "running", 1))
-        for name, priority in (("low", "low"), ("normal", "normal"), ("high", "high")):
-            jobs.append(pool.submit(run, server, name, 2, priority=priority))
-            until(lambda name=name: client.job(name).get("state") == "waiting")
-        assert [client.job(name)["position"] for name in ("high", "normal", "low")] == [1, 2, 3]
-        for job in jobs:
-            job.result()
-    first_steps = [step_times(server, name)[0] for name in ("high", "normal", "low")]
-    assert first_steps == sorted(first_steps)
+        jobs = {}
+        for name, forwards, seed in wanted:
+            jobs[name] = pool.submit(run, server, name, forwards, seed=seed)
+            time.sleep(0.05)
+        assert {name: job.result().mp4 for name, job in jobs.items()} == solo
 
 
-def test_deadlines(module_server) -> None:
-    server = module_server(test_step_delay_ms=DELAY_MS, running_jobs=1, max_jobs=4)
+@pytest.fixture(scope="module")
+def one_turn(module_server):
+    return module_server(test_step_delay_ms=DELAY_MS, running_jobs=1, max_jobs=8)
+
+
+def test_deadlines(one_turn) -> None:
+    server = one_turn
     client = H3Client(server.grpc_url)
     # Without experience a job is let in, and stopped when its time is over.
     began = time.monotonic()
@@ -162,13 +162,17 @@ def test_deadlines(module_server) -> None:
     assert dit_status(server)["sessions"] == 0
 
 
-def test_one_long_and_three_short_jobs_equal_their_solo_runs(server_with) -> None:
-    server = server_with(running_jobs=4)
-    wanted = [("long", 20, 1), ("s1", 3, 2), ("s2", 3, 3), ("s3", 3, 4)]
-    solo = {name: run(server, f"solo {name}", n, seed=seed).mp4 for name, n, seed in wanted}
+def test_a_high_priority_enters_first(one_turn) -> None:
+    server = one_turn
+    client = H3Client(server.grpc_url)
     with ThreadPoolExecutor(4) as pool:
-        jobs = {}
-        for name, forwards, seed in wanted:
-            jobs[name] = pool.submit(run, server, name, forwards, seed=seed)
-            time.sleep(0.05)
-        assert {name: job.result().mp4 for name, job in jobs.items()} == solo
+        jobs = [pool.submit(run, server, "running", 20)]
+        until(lambda: at_step(client, "running", 1))
+        for name, priority in (("low", "low"), ("normal", "normal"), ("high", "high")):
+            jobs.append(pool.submit(run, server, name, 2, priority=priority))
+            until(lambda name=name: client.job(name).get("state") == "waiting")
+        assert [client.job(name)["position"] for name in ("high", "normal", "low")] == [1, 2, 3]
+        for job in jobs:
+            job.result()
+    first_steps = [step_times(server, name)[0] for name in ("high", "normal", "low")]
+    assert first_steps == sorted(first_steps)

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import http.client
+import http.server
 import json
 import os
 import signal
@@ -32,8 +33,8 @@ def events_of(server, fields: dict, **options: object) -> tuple[list[dict], Clip
         return list(stream), stream
 
 
-def http_stream(server, body: dict) -> tuple[int, list[dict]]:
-    connection = http.client.HTTPConnection(server.http_url, timeout=60)
+def http_stream(url: str, body: dict) -> tuple[int, list[dict]]:
+    connection = http.client.HTTPConnection(url, timeout=60)
     with contextlib.closing(connection):
         connection.request("POST", "/v2/models/minimax_h3_stream/generate_stream", json.dumps(body))
         answer = connection.getresponse()
@@ -59,23 +60,66 @@ def test_every_step_is_an_event_and_the_file_comes_last(server) -> None:
 
 def test_http_gets_base64_or_a_handle(server) -> None:
     body = {"PROMPT": "p", "WIDTH": 64, "HEIGHT": 64, "NUM_INFERENCE_STEPS": 3, "SEED": 9}
-    status, answers = http_stream(server, body | {"RESULT_AS": "base64"})
+    status, answers = http_stream(server.http_url, body | {"RESULT_AS": "base64"})
     assert status == 200
     clip = base64.b64decode(answers[-1]["MP4"])
     assert clip[4:8] == b"ftyp"
-    status, answers = http_stream(server, body | {"RESULT_AS": "handle"})
+    status, answers = http_stream(server.http_url, body | {"RESULT_AS": "handle"})
     assert status == 200
     told = json.loads(answers[-1]["EVENT"])
     assert "MP4" not in answers[-1]
     assert H3Client(server.http_url, "http").result(told["handle"]).mp4 == [clip]
 
 
+class Proxy(http.server.BaseHTTPRequestHandler):
+    """A plain proxy: knows nothing of Triton, passes bodies on as they come."""
+
+    upstream = ""
+
+    def do_POST(self) -> None:  # the library's name
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        connection = http.client.HTTPConnection(self.upstream, timeout=60)
+        names = ("Content-Type", "Inference-Header-Content-Length")
+        headers = {name: self.headers[name] for name in names if name in self.headers}
+        connection.request("POST", self.path, body, headers)
+        answer = connection.getresponse()
+        self.send_response(answer.status)
+        for name in names:
+            if name in answer.headers:
+                self.send_header(name, answer.headers[name])
+        self.end_headers()
+        while part := answer.read1(65_536):
+            self.wfile.write(part)
+        connection.close()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_both_ways_pass_through_a_plain_proxy(server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Proxy, "upstream", server.http_url)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        url = f"127.0.0.1:{proxy.server_port}"
+        unary = H3Client(url, "http").generate("p", width=64, height=64, num_inference_steps=3)
+        assert unary.mp4[0][4:8] == b"ftyp"
+        body = {"PROMPT": "p", "WIDTH": 64, "HEIGHT": 64, "NUM_INFERENCE_STEPS": 3}
+        status, answers = http_stream(url, body | {"RESULT_AS": "handle", "id": "proxied"})
+        assert (status, json.loads(answers[-1]["EVENT"])["event"]) == (200, "result")
+        assert H3Client(url, "http").result("proxied").mp4 == unary.mp4
+        proxy.shutdown()
+
+
 def test_a_refusal_is_the_only_response_and_has_its_code(server) -> None:
-    status, answers = http_stream(server, {"PROMPT": "p", "FPS": 30})
+    status, answers = http_stream(server.http_url, {"PROMPT": "p", "FPS": 30})
     assert status == 400
     assert answers == [{"error": "[invalid_request] fps: 30.0 is not legal; legal: 24"}]
     with pytest.raises(H3ClientError, match="RESULT_AS: 'gif' is not legal") as refusal:
-        events_of(server, SMALL | {"result_as": "gif"})
+        events_of(server, SMALL, result_as="gif")
     assert (refusal.value.status, refusal.value.kind) == ("INVALID_ARGUMENT", "invalid_request")
     with pytest.raises(H3ClientError, match="refrences: unknown request field"):
         events_of(server, SMALL | {"refrences": []})
@@ -124,22 +168,30 @@ def test_streams_wait_with_positions_and_the_excess_is_refused(server) -> None:
     assert dit_status(server)["sessions"] == 0
 
 
-def test_named_clients_are_limited(module_server) -> None:
-    server = module_server(client_jobs=1, test_step_delay_ms=60)
+@pytest.fixture(scope="module")
+def mortal_server(module_server):
+    return module_server(client_jobs=1, max_jobs=2, test_step_delay_ms=60)
+
+
+def test_named_clients_are_limited(mortal_server) -> None:
+    server = mortal_server
     client = H3Client(server.grpc_url)
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(client.generate, "p", client="a", request_id="a1", **SMALL)
+        long = SMALL | {"num_inference_steps": 100}
+        first = pool.submit(client.generate, "p", client="a", request_id="a1", **long)
         until(lambda: client.job("a1").get("state") == "running")
         with pytest.raises(H3ClientError, match="client 'a' has 1 unfinished jobs"):
             H3Client(server.grpc_url).generate("p", client="a", **SMALL)
         with pytest.raises(H3ClientError, match="client 'a' has 1 unfinished jobs"):
             events_of(server, SMALL | {"client": "a"})
         assert events_of(server, SMALL | {"client": "b"})[1].result.mp4
-        assert first.result().mp4
+        client.cancel("a1")
+        with pytest.raises(H3ClientError, match="was cancelled"):
+            first.result()
 
 
-def test_a_dead_stream_model_is_noticed_and_its_jobs_are_ended(module_server) -> None:
-    server = module_server(test_step_delay_ms=100)
+def test_a_dead_stream_model_is_noticed_and_its_jobs_are_ended(mortal_server) -> None:
+    server = mortal_server
     client = H3Client(server.grpc_url)
     killed = threading.Event()
 
@@ -160,8 +212,8 @@ def test_a_dead_stream_model_is_noticed_and_its_jobs_are_ended(module_server) ->
     until(lambda: dit_status(server)["sessions"] == 0, 3)
 
 
-def test_the_death_of_a_denoiser_leaves_no_session(module_server) -> None:
-    server = module_server(test_step_delay_ms=100, max_jobs=1, running_jobs=1)
+def test_the_death_of_a_denoiser_leaves_no_session(mortal_server) -> None:
+    server = mortal_server
     client = H3Client(server.grpc_url)
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(
@@ -169,7 +221,8 @@ def test_the_death_of_a_denoiser_leaves_no_session(module_server) -> None:
         )
         until(lambda: client.job("d").get("step", 0) >= 2)
         assert dit_status(server)["sessions"] == 1
-        os.kill(server.stub_pids("denoiser")[0], signal.SIGKILL)
+        for pid in server.stub_pids("denoiser"):
+            os.kill(pid, signal.SIGKILL)
         told = tell_jobs(server, {"op": "worker_lost", "model": "denoiser"})
         assert len(told["ended"]) == 1
         until(lambda: dit_status(server)["sessions"] == 0, 3)

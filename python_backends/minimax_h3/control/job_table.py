@@ -378,5 +378,6 @@ class JobTable:
         return {
             "draining": self._draining,
             "active": self._held.count(*PLACED),
+            "queued": len(self._held.places),
             "sessions": sum(len(job.sessions) for job in self._held.jobs.values()),
         }
