@@ -18,6 +18,8 @@ RUN useradd --create-home --uid 10001 h3 && install --directory --owner=h3 /var/
 USER h3
 
 EXPOSE 8000 8001 8002
+# The health route stays 200 when a model's process has died: every model is asked.
+HEALTHCHECK --interval=30s --timeout=60s --retries=3 --start-period=15m CMD ["h3", "health"]
 CMD ["h3", "serve", "--tritonserver=/opt/tritonserver/bin/tritonserver", \
      "--model-repository=/opt/minimax-h3/model_repository", "--run-dir=/var/lib/minimax-h3", \
-     "--checkpoint=/checkpoint", "--host=0.0.0.0"]
+     "--checkpoint=/checkpoint", "--host=0.0.0.0", "--log-format=json"]

@@ -13,7 +13,8 @@ PROFILE ?= tiny
 ACCEPT ?= out/accept
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench bench-gpu clean
+.PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench
+.PHONY: bench-gpu loadtest clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -69,6 +70,7 @@ docs: setup ## write docs/requests.md from the tables of the request contract
 
 bench: checkpoint ## benchmarks of tests/benchmarks on the tiny checkpoint, as JSON
 	@shopt -s nullglob; for file in tests/benchmarks/bench_*.py; do \
+	  [[ $$file != *bench_load.py ]] || continue; \
 	  module=$${file%.py}; $(PY) -m "$${module//\//.}" $(TINY); done
 
 bench-gpu: setup ## time the DiT at the released size on a Hopper GPU, into out/bench (12 minutes)
@@ -82,7 +84,12 @@ bench-gpu: setup ## time the DiT at the released size on a Hopper GPU, into out/
 	  --json out/bench/forward.json
 	@$(H3) bench session --frames 124 --row-ops fused --forwards 49 --json out/bench/session.json
 
+loadtest: checkpoint ## perf_analyzer at 1, 2, 4, 8 at once, then ten times the capacity, as JSON
+	@requirements/perf_analyzer.sh
+	@mkdir -p out
+	@$(PY) tests/benchmarks/bench_load.py $(TINY) --perf-analyzer .perf_analyzer/run --json out/load.json
+
 clean: ## remove what the other targets made, except .venv
-	rm -rf run out build dist $(TINY) $(TINY).part .venv-lock
+	rm -rf run out build dist $(TINY) $(TINY).part .venv-lock .perf_analyzer
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,45 +8,23 @@ with H3Client("127.0.0.1:8001") as client:
 import json
 import time
 import uuid
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from h3_client.errors import CANCELLED, INTERNAL, INVALID_ARGUMENT, H3ClientError
 from h3_client.fields import encode_request, text_input
+from h3_client.results import GenerationResult, json_object
 from h3_client.transport import GrpcTransport, HttpTransport, Transport
 
 Protocol: TypeAlias = Literal["grpc", "http"]
 
 __all__ = ["GenerationResult", "H3Client", "H3ClientError"]
 
-ENSEMBLE, JOBS = "minimax_h3", "jobs"
+ENSEMBLE, JOBS, RESULTS = "minimax_h3", "jobs", "results"
+CANCEL_POLL_S = 0.05
 DEFAULT_URLS: dict[Protocol, str] = {"grpc": "127.0.0.1:8001", "http": "127.0.0.1:8000"}
+ACTIVE_STATES = ("queued", "waiting", "running")
 JOBS_TIMEOUT_S = 5.0  # `jobs` answers in milliseconds; without an answer it is gone
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationResult:
-    """What one request made.
-
-    Attributes:
-        mp4: finished files, one per clip.
-        metadata: the server's account of the request: sizes, frames, seeds, seconds of each stage.
-        request_id: the alias under which `jobs` knows the request.
-        seconds: wall-clock seconds from sending to the last byte.
-        frames: uint8 RGB [n, F, H, W, 3], only when asked for.
-        audio: float32 waveform in [-1, 1] at 32 kHz, [n, 2, samples], only when asked for.
-    """
-
-    mp4: list[bytes]
-    metadata: dict[str, object]
-    request_id: str
-    seconds: float
-    frames: NDArray[np.generic] | None = None
-    audio: NDArray[np.generic] | None = None
 
 
 class H3Client:
@@ -139,7 +117,7 @@ class H3Client:
             raise H3ClientError(INTERNAL, f"the server's answer lacks {', '.join(missing)}")
         return GenerationResult(
             mp4=[bytes(clip) for clip in arrays["MP4"].reshape(-1)],
-            metadata=_json_object(arrays["METADATA"], "METADATA"),
+            metadata=json_object(arrays["METADATA"], "METADATA"),
             request_id=alias,
             seconds=seconds,
             frames=arrays.get("FRAMES"),
@@ -150,9 +128,36 @@ class H3Client:
         """State and progress of one job, or `{"unknown": True}`."""
         return self._jobs({"op": "get", "id": job_id_or_alias})
 
-    def cancel(self, job_id_or_alias: str) -> dict[str, object]:
-        """Ask for a job to stop at its next step; says whether it was there to be stopped."""
-        return self._jobs({"op": "cancel", "id": job_id_or_alias})
+    def cancel(self, job_id_or_alias: str, wait_s: float = 0.0) -> dict[str, object]:
+        """Ask for a job to stop at its next step; says whether it was there to be stopped.
+
+        Args:
+            job_id_or_alias: whose it is.
+            wait_s: wait this long for the job's end; the answer's `state` is the last one seen.
+        """
+        deadline = time.monotonic() + wait_s
+        answer = self._jobs({"op": "cancel", "id": job_id_or_alias})
+        while answer.get("state") in ACTIVE_STATES and time.monotonic() < deadline:
+            time.sleep(CANCEL_POLL_S)
+            answer["state"] = self.job(job_id_or_alias).get("state")
+        return answer
+
+    def result(self, job_id_or_alias: str) -> GenerationResult:
+        """The files of a finished job once more, while the server keeps them.
+
+        Raises:
+            H3ClientError: NOT_FOUND when it does not, or not any more.
+        """
+        self._check_server()
+        began = time.monotonic()
+        inputs = [text_input("JOB", job_id_or_alias)]
+        arrays = self._transport.infer(RESULTS, inputs, ["MP4", "METADATA"], "", None)
+        return GenerationResult(
+            mp4=[bytes(clip) for clip in arrays["MP4"].reshape(-1)],
+            metadata=json_object(arrays["METADATA"], "METADATA"),
+            request_id=job_id_or_alias,
+            seconds=time.monotonic() - began,
+        )
 
     def jobs(self) -> list[dict[str, object]]:
         """All jobs that the server still remembers, oldest first."""
@@ -178,7 +183,7 @@ class H3Client:
         arrays = self._transport.infer(JOBS, inputs, ["ANSWER"], "", JOBS_TIMEOUT_S)
         if "ANSWER" not in arrays:
             raise H3ClientError(INTERNAL, "the server's answer lacks ANSWER")
-        return _json_object(arrays["ANSWER"], "ANSWER")
+        return json_object(arrays["ANSWER"], "ANSWER")
 
     def _check_server(self) -> None:
         """Find out once, with a short limit, whether there is a server at all."""
@@ -195,13 +200,3 @@ class H3Client:
         except H3ClientError:
             return error
         return H3ClientError(CANCELLED, error.message) if cancelled else error
-
-
-def _json_object(array: NDArray[np.generic], name: str) -> dict[str, object]:
-    try:
-        value = json.loads(array.reshape(-1)[0])
-    except (IndexError, TypeError, ValueError) as error:
-        raise H3ClientError(INTERNAL, f"the server's {name} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise H3ClientError(INTERNAL, f"the server's {name} is not a JSON object")
-    return value

@@ -24,12 +24,14 @@ class H3ClientError(Exception):
             `UNAVAILABLE` (the server is full, try later), `CANCELLED`, `INTERNAL`,
             `DEADLINE_EXCEEDED` (the caller's own limit); or `CONNECTION`: no server answered.
         message: what was wrong, without the server's own wrapping.
+        kind: the server's own word for it, where a stream carried one; else empty.
     """
 
-    def __init__(self, status: str, message: str) -> None:
+    def __init__(self, status: str, message: str, kind: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.kind = kind
 
 
 def clean_message(message: str) -> str:

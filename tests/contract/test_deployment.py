@@ -11,13 +11,31 @@ import pytest
 import yaml
 
 from minimax_h3.core.config import StageConfig
-from minimax_h3.serve import command
+from minimax_h3.core.contracts import MODELS
+from minimax_h3.core.metrics import HISTOGRAM, METRICS
+from minimax_h3.serve import command, health_command
 from minimax_h3.serve.launch import server_flags
 from minimax_h3.serve.settings import ServeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-SERVICES = COMPOSE["services"]
+SERVERS = {name: COMPOSE["services"][name] for name in ("cpu", "gpu")}
+WATCHERS = {name: COMPOSE["services"][name] for name in ("prometheus", "grafana")}
+DASHBOARD = json.loads((ROOT / "deploy/grafana/dashboards/minimax-h3.json").read_text())
+# Of Triton itself, on a machine with a GPU; tests/server/test_metrics.py looks for the first ones.
+TRITON_METRICS = {
+    "nv_inference_request_success",
+    "nv_inference_request_duration_us",
+    "nv_inference_pending_request_count",
+    "nv_gpu_memory_used_bytes",
+    "nv_gpu_utilization",
+}
+# Of the Compose specification; a key that it does not know is an error of `docker compose`.
+COMPOSE_KEYS = {
+    *("build", "image", "init", "user", "security_opt", "cap_drop", "restart", "shm_size"),
+    *("stop_grace_period", "ports", "volumes", "networks", "healthcheck", "profiles", "command"),
+    *("deploy", "environment"),
+}
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
 
 
@@ -44,9 +62,9 @@ def readme_code() -> str:
     return "\n".join(blocks)
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", SERVERS)
 def test_the_containers_command_is_a_plain_start_with_other_paths(name: str) -> None:
-    settings = settings_of(SERVICES[name]["command"])
+    settings = settings_of(SERVERS[name]["command"])
     device = "cuda:0" if name == "gpu" else name
     container = ServeSettings(
         stage=StageConfig(checkpoint_dir="/checkpoint", device=device),
@@ -54,6 +72,7 @@ def test_the_containers_command_is_a_plain_start_with_other_paths(name: str) -> 
         run_dir=Path("/var/lib/minimax-h3"),
         tritonserver=Path("/opt/tritonserver/bin/tritonserver"),
         host="0.0.0.0",
+        log_format="json",
     )
     assert settings == container
     flags = set(server_flags(settings, Path("/r"), "p"))
@@ -68,25 +87,25 @@ def test_the_containers_command_is_a_plain_start_with_other_paths(name: str) -> 
 def test_the_images_command_is_the_services_without_a_device() -> None:
     (words,) = docker_lines("CMD")
     image = json.loads(words)
-    for service in SERVICES.values():
+    for service in SERVERS.values():
         assert service["command"][:-1] == image
         assert service["command"][-1].startswith("--device=")
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", SERVERS)
 def test_ports_are_published_on_loopback_only(name: str) -> None:
-    settings = settings_of(SERVICES[name]["command"])
-    published = [mapping.rsplit(":", 2) for mapping in SERVICES[name]["ports"]]
-    assert {host for host, _, _ in published} == {"127.0.0.1"}
+    settings = settings_of(SERVERS[name]["command"])
+    published = [mapping.rsplit(":", 2) for mapping in SERVERS[name]["ports"]]
+    assert {host for host, _, _ in published} == {"${H3_BIND:-127.0.0.1}"}
     ports = {settings.http_port, settings.grpc_port, settings.metrics_port}
     assert {int(inside) for _, _, inside in published} == ports
     (exposed,) = docker_lines("EXPOSE")
     assert {int(port) for port in exposed.split()} == ports
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", SERVERS)
 def test_paths_exist(name: str) -> None:
-    service = SERVICES[name]
+    service = SERVERS[name]
     assert (ROOT / service["build"] / "Dockerfile").is_file()
     (volume,) = service["volumes"]
     variable, default, target, mode = re.fullmatch(r"\$\{(\w+):-(.+)\}:(.+):(\w+)", volume).groups()
@@ -110,31 +129,116 @@ def test_the_image_does_not_run_as_root() -> None:
     users = docker_lines("USER")
     assert users[-1] not in ("root", "0")
     (uid,) = re.findall(r"useradd .*--uid (\d+)", DOCKERFILE)
-    assert {service["user"] for service in SERVICES.values()} == {uid}
+    assert {service["user"] for service in SERVERS.values()} == {uid}
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", SERVERS)
 def test_shared_memory_and_stop_time(name: str) -> None:
-    assert SERVICES[name]["shm_size"] == "8g"
-    grace_s = int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
-    assert grace_s > settings_of(SERVICES[name]["command"]).exit_timeout_s
+    assert SERVERS[name]["shm_size"] == "8g"
+    grace_s = int(SERVERS[name]["stop_grace_period"].removesuffix("s"))
+    assert grace_s > settings_of(SERVERS[name]["command"]).exit_timeout_s
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_the_health_check_asks_a_model(name: str) -> None:
-    kind, program, flag, code = SERVICES[name]["healthcheck"]["test"]
-    assert (kind, program, flag) == ("CMD", "python3", "-c")
-    match = re.fullmatch(r"from ([\w.]+) import (\w+); \2\(\)\.ping\(\)", code)
-    module = importlib.import_module(match[1])
-    assert callable(getattr(module, match[2]).ping)
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_health_check_is_a_command_of_ours(name: str) -> None:
+    kind, *words = SERVERS[name]["healthcheck"]["test"]
+    assert (kind, words) == ("CMD", ["h3", "health"])
+    (image,) = docker_lines("HEALTHCHECK")
+    assert json.loads(image.partition(" CMD ")[2]) == words
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    health_command.add_arguments(parser)
+    options = parser.parse_args(words[2:])
+    settings = settings_of(SERVERS[name]["command"])
+    assert options.url == f"127.0.0.1:{settings.http_port}"
+    longest = options.timeout * len(MODELS)
+    assert longest <= int(SERVERS[name]["healthcheck"]["timeout"].removesuffix("s"))
 
 
 def test_only_the_gpu_service_asks_for_a_gpu() -> None:
-    assert SERVICES["gpu"]["profiles"] == ["gpu"]
-    assert SERVICES["cpu"]["profiles"] == ["cpu"]
-    (device,) = SERVICES["gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert SERVERS["gpu"]["profiles"] == ["gpu"]
+    assert SERVERS["cpu"]["profiles"] == ["cpu"]
+    (device,) = SERVERS["gpu"]["deploy"]["resources"]["reservations"]["devices"]
     assert device["capabilities"] == ["gpu"]
-    assert "deploy" not in SERVICES["cpu"]
+    assert "deploy" not in SERVERS["cpu"]
+
+
+@pytest.mark.parametrize("name", COMPOSE["services"])
+def test_services_keep_to_compose_and_run_without_rights(name: str) -> None:
+    service = COMPOSE["services"][name]
+    assert set(service) <= COMPOSE_KEYS
+    assert service["user"] not in ("root", "0")
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    for mapping in service["ports"]:
+        host, outside, inside = mapping.rsplit(":", 2)
+        assert (host, outside) == ("${H3_BIND:-127.0.0.1}", inside)
+
+
+@pytest.mark.parametrize("name", WATCHERS)
+def test_watchers_come_with_both_profiles_and_mount_what_exists(name: str) -> None:
+    service = WATCHERS[name]
+    assert service["profiles"] == ["gpu", "cpu"]
+    assert re.search(r":v?\d+\.\d+\.\d+$", service["image"])
+    for volume in service["volumes"]:
+        source, _, mode = volume.split(":")
+        assert (ROOT / source).exists(), source
+        assert mode == "ro"
+
+
+def test_prometheus_scrapes_the_servers_metrics_port() -> None:
+    scrape = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text())["scrape_configs"]
+    (target,) = scrape[0]["static_configs"][0]["targets"]
+    alias, port = target.split(":")
+    for service in SERVERS.values():
+        assert alias in service["networks"]["default"]["aliases"]
+        assert int(port) == settings_of(service["command"]).metrics_port
+
+
+def test_grafana_finds_prometheus_and_the_dashboard() -> None:
+    provisioning = ROOT / "deploy/grafana/provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())[
+        "datasources"
+    ]
+    host, port = source["url"].removeprefix("http://").split(":")
+    assert host in WATCHERS
+    assert any(mapping.endswith(f":{port}") for mapping in WATCHERS[host]["ports"])
+    (provider,) = yaml.safe_load((provisioning / "dashboards/minimax-h3.yml").read_text())[
+        "providers"
+    ]
+    mounted = [volume.split(":")[1] for volume in WATCHERS["grafana"]["volumes"]]
+    assert provider["options"]["path"] in mounted
+    assert {panel["datasource"]["uid"] for panel in DASHBOARD["panels"]} == {source["uid"]}
+
+
+def test_every_expression_of_the_dashboard_names_metrics_that_exist() -> None:
+    expressions = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    named = {name for text in expressions for name in re.findall(r"\b(?:h3|nv)_\w+", text)}
+    own = {name for name in named if name.startswith("h3_")}
+    assert own == named_by_prometheus(own)
+    assert {base_name(name) for name in own} == set(METRICS)
+    assert named - own <= TRITON_METRICS
+    for text in expressions:
+        for labels in re.findall(r"by \(([^)]*)\)", text):
+            family = base_name(re.search(r"h3_\w+", text)[0])
+            words = {word.strip() for word in labels.split(",")} - {"le"}
+            assert words <= set(METRICS[family].labels), text
+
+
+def base_name(name: str) -> str:
+    """The family of a series; a histogram has three."""
+    return name if name in METRICS else re.sub(r"_(bucket|sum|count)$", "", name)
+
+
+def named_by_prometheus(names: set[str]) -> set[str]:
+    """Those of the names that the server exports."""
+    series = {name for name, spec in METRICS.items() if spec.kind != HISTOGRAM}
+    series |= {
+        f"{name}_{end}"
+        for name, spec in METRICS.items()
+        if spec.kind == HISTOGRAM
+        for end in ("bucket", "sum", "count")
+    }
+    return names & series
 
 
 def test_make_targets_of_the_readme_exist() -> None:

@@ -96,6 +96,24 @@ class Tensor:
         return True
 
 
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+
+
+class ResponseSender:
+    """Keeps the responses of one request to a decoupled model, as (response, flags)."""
+
+    def __init__(self, cancelled: bool) -> None:
+        self.sent: list[tuple[InferenceResponse, int]] = []
+        self._cancelled = cancelled
+
+    def send(self, response: "InferenceResponse | None" = None, flags: int = 0) -> None:
+        assert not any(earlier for _, earlier in self.sent), "sent after the final response"
+        self.sent.append((response, flags))
+
+    def is_cancelled(self) -> bool:
+        return self._cancelled
+
+
 class InferenceRequest:
     def __init__(
         self,
@@ -112,6 +130,7 @@ class InferenceRequest:
         self._request_id = request_id
         self._parameters = parameters or {}
         self._cancelled = cancelled
+        self._sender = ResponseSender(cancelled)
 
     def inputs(self) -> list[Tensor]:
         return self._inputs
@@ -127,6 +146,9 @@ class InferenceRequest:
 
     def is_cancelled(self) -> bool:
         return self._cancelled
+
+    def get_response_sender(self) -> "ResponseSender":
+        return self._sender
 
     def exec(self) -> "InferenceResponse":
         response = _answer_call[0](self)
@@ -172,6 +194,26 @@ class Logger:
     @classmethod
     def log_verbose(cls, text: str) -> None:
         cls.lines.append(("verbose", text))
+
+
+class MetricFamily:
+    """Keeps every value: `reported[name, labels]` lists them."""
+
+    COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+    reported: dict[tuple[str, tuple[str, ...]], list[float]] = {}  # noqa: RUF012  # one server
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        assert description
+        self.name, self.kind = name, kind
+
+    def Metric(self, labels: dict[str, str], buckets: list[float] | None = None) -> "Metric":  # noqa: N802  # the real name
+        assert (buckets is not None) == (self.kind == self.HISTOGRAM)
+        return Metric(self.reported.setdefault((self.name, tuple(labels.values())), []))
+
+
+class Metric:
+    def __init__(self, values: list[float]) -> None:
+        self.increment = self.set = self.observe = values.append
 
 
 def get_input_tensor_by_name(request: InferenceRequest, name: str) -> Tensor | None:

@@ -120,3 +120,18 @@ def server_with(
 ) -> Callable[..., RunningServer]:
     """Starts a server of the test's own, with fields of `StageConfig` by name."""
     return lambda **stage: start_server(serve_settings(tiny_checkpoint, **stage))
+
+
+@pytest.fixture(scope="module")
+def module_server(
+    serve_settings: Callable[..., ServeSettings], tiny_checkpoint: Path
+) -> Iterator[Callable[..., RunningServer]]:
+    """Starts servers that live as long as their module, one at a time; `StageConfig` fields."""
+    with ExitStack() as servers:
+
+        def start(**stage: object) -> RunningServer:
+            servers.close()  # few cores: a server that nobody asks is in the way
+            settings = serve_settings(tiny_checkpoint, **stage)
+            return servers.enter_context(running(settings, in_haste=True))
+
+        yield start

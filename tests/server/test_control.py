@@ -49,7 +49,7 @@ def test_a_waiting_job_has_a_position_and_can_be_cancelled(server_with) -> None:
             time.sleep(0.02)
         assert client.job("b")["position"] == 1
         client.cancel("b")
-        with pytest.raises(H3ClientError, match="cancelled while waiting"):
+        with pytest.raises(H3ClientError, match="was cancelled; stopped in the queue"):
             second.result()
         assert first.result().mp4
 

@@ -14,7 +14,7 @@ import pytest
 
 from h3_client.client import H3Client, H3ClientError
 from minimax_h3.media.check import frame_hashes, sample_hash
-from minimax_h3.serve.launch import SHARED_MEMORY
+from minimax_h3.serve.shared_memory import SHARED_MEMORY
 
 GOOD = [
     {"prompt": "a red ball", "width": 64, "height": 64, "seed": 1},

@@ -6,295 +6,378 @@ callers go on without an answer. Times come from an injected clock, in seconds.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 
-from minimax_h3.core.errors import CapacityError, InvalidRequestError
+from minimax_h3.control.forecast import forecast
+from minimax_h3.control.job import (
+    ACTIVE,
+    CANCELLED,
+    FAILED,
+    FINISHED,
+    PLACED,
+    QUEUED,
+    RUNNING,
+    WAITING,
+    Job,
+)
+from minimax_h3.control.operation import (
+    Operation,
+    count,
+    entries,
+    flag,
+    message,
+    numbers,
+    seconds,
+    word,
+    words,
+)
+from minimax_h3.control.registry import Answer, JobRegistry, Limits
+from minimax_h3.core.errors import (
+    CancelledError,
+    CapacityError,
+    DeadlineRefusedError,
+    InvalidRequestError,
+    NotAvailableError,
+    WorkerLostError,
+)
 
-ACTIVE, TERMINAL = ("waiting", "running"), ("finished", "failed", "cancelled")
-KEEP_FINISHED_S = 3600.0
-KEEP_FINISHED = 1000
-MAX_ID_CHARS = 128
-MAX_MESSAGE_CHARS = 2000
 RETRY_AFTER_S = 5.0
-
-
-@dataclass(slots=True)
-class Job:
-    """One job as the table knows it; `slot` is its turn at the DiT, or None."""
-
-    job_id: str
-    alias: str
-    task: str
-    num_steps: int
-    num_clips: int
-    created_at: float
-    touched_at: float
-    state: str = "running"
-    stage: str = "preprocess"
-    step: int = 0
-    clip: int = 0
-    slot: int | None = None
-    cancel: bool = False
-    ended_at: float | None = None
-    error: dict[str, str] | None = None
-    sessions: set[str] = field(default_factory=set)
+STOPPING = "the server is stopping; retry when it is back"
+CLIENT_OPERATIONS = ("ping", "get", "list", "cancel", "timeline")
 
 
 class JobTable:
-    """All jobs of one server.
+    """All jobs of one server; `clock` gives monotonic seconds."""
 
-    Args:
-        running_jobs: turns that are given at the same time.
-        max_jobs: jobs that may be active; beyond it `register` is refused.
-        stale_s: an active job untouched for longer is ended as failed, so that a worker that died
-            without a word does not hold its place for ever.
-        clock: monotonic seconds.
-    """
-
-    def __init__(
-        self,
-        running_jobs: int,
-        max_jobs: int,
-        stale_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._running_jobs = running_jobs
-        self._max_jobs = max_jobs
-        self._stale_s = stale_s
-        self._clock = clock
-        self._jobs: dict[str, Job] = {}
-        self._aliases: dict[str, str] = {}
-        self._queue: list[str] = []
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._held = JobRegistry(limits, clock)
+        self._draining = False
         self._started_at = clock()
-        self._operations = {
+        self._operations: dict[str, Callable[[Operation], Answer]] = {
             "ping": self._ping,
+            "get": self._get,
+            "list": self._list,
+            "cancel": self._cancel,
+            "timeline": self._timeline,
             "register": self._register,
+            "enqueue": self._enqueue,
+            "watch": self._watch,
             "turn": self._turn,
             "session": self._session,
             "session_known": self._session_known,
+            "orphans": self._name_orphans,
             "progress": self._progress,
             "touch": self._touch,
+            "left": self._left,
             "release": self._release,
             "finish": self._finish,
             "fail": self._fail,
-            "cancel": self._cancel,
-            "get": self._get,
-            "list": self._list,
+            "worker_lost": self._worker_lost,
+            "worker_back": self._worker_back,
+            "drain": self._drain,
         }
 
-    def handle(self, operation: dict[str, object]) -> dict[str, object]:
+    def handle(self, operation: Operation, *, trusted: bool = True) -> Answer:
         """Carry out one operation, `{"op": name, ...}`, and return its answer.
+
+        Args:
+            operation: from JSON.
+            trusted: the caller is a model of this server or its supervisor.
 
         Raises:
             InvalidRequestError: unknown operation, or a field is missing or ill-typed.
-            CapacityError: `register` beyond `max_jobs`.
+            NotAvailableError: an operation that is not for clients.
+            CapacityError: a job beyond a limit.
+            DeadlineRefusedError: a job that cannot be done in time.
         """
         name = operation.get("op")
         handler = self._operations.get(name) if isinstance(name, str) else None
+        legal = ", ".join(self._operations if trusted else CLIENT_OPERATIONS)
         if handler is None:
-            legal = ", ".join(self._operations)
             raise InvalidRequestError(f"op: {str(name)[:50]!r} is not legal; legal: {legal}")
-        self._expire()
+        if not trusted and name not in CLIENT_OPERATIONS:
+            raise NotAvailableError(f"op: {name!r} is for this server's own models; legal: {legal}")
+        self._held.expire()
         return handler(operation)
 
-    # --- what workers say -------------------------------------------------------------------
+    @property
+    def ended(self) -> Mapping[tuple[str, str], int]:
+        """Jobs that ended so far, by state and kind of error."""
+        return self._held.ended
 
-    def _register(self, operation: dict[str, object]) -> dict[str, object]:
-        job_id, alias = _word(operation, "job_id"), _word(operation, "alias", "")
-        holder = self._jobs.get(self._aliases.get(alias, "")) if alias else None
-        if holder is not None and holder.state in ACTIVE and holder.job_id != job_id:
+    def states(self) -> dict[str, int]:
+        """Unfinished jobs by state."""
+        return {state: self._held.count(state) for state in ACTIVE}
+
+    # --- admission --------------------------------------------------------------------------
+
+    def _register(self, operation: Operation) -> Answer:
+        """A job wants a place now, or has one already."""
+        if word(operation, "job_id") not in self._held.jobs:
+            self._check_new(operation)
+            if self._held.away:
+                names = ", ".join(sorted(self._held.away))
+                text = f"{names} is being started again; retry after {RETRY_AFTER_S:g} s"
+                raise CapacityError(text)
+            taken = self._held.count(*PLACED) + len(self._held.places)
+            if taken >= self._held.limits.max_jobs:
+                raise CapacityError(
+                    f"{taken} jobs are active or wait, and this server admits "
+                    f"{self._held.limits.max_jobs}; retry after {RETRY_AFTER_S:g} s"
+                )
+            self._check_deadline(operation)
+        job = self._held.known(operation)
+        job.rows = count(operation, "rows")  # a queued job's were a guess
+        return {"job_id": job.job_id, **job.stop_answer()}
+
+    def _enqueue(self, operation: Operation) -> Answer:
+        """A streamed job joins the queue for a place."""
+        if word(operation, "job_id") not in self._held.jobs:
+            self._check_new(operation)
+            self._check_deadline(operation)
+        self._held.known({**operation, "queued": True})
+        self._held.grant_places()
+        return {}
+
+    def _check_new(self, operation: Operation) -> None:
+        """Refuse what no free place could change."""
+        alias, client = word(operation, "alias", ""), word(operation, "client", "")
+        if self._draining:
+            raise CapacityError(STOPPING)
+        holder = self._held.find(alias) if alias else None
+        if holder is not None and holder.state in ACTIVE:
             raise InvalidRequestError(
                 f"request id: {alias!r} is in use by running job {holder.job_id}; "
                 "legal: an id that no active job uses"
             )
-        if job_id not in self._jobs and self._active() >= self._max_jobs:
+        own = sum(job.client == client and job.state in ACTIVE for job in self._held.jobs.values())
+        if client and own >= self._held.limits.client_jobs:
             raise CapacityError(
-                f"{self._max_jobs} jobs are active, the most this server admits; "
+                f"client {client!r} has {own} unfinished jobs, the most of one client; "
                 f"retry after {RETRY_AFTER_S:g} s"
             )
-        self._known(operation)
-        return {"job_id": job_id}
 
-    def _turn(self, operation: dict[str, object]) -> dict[str, object]:
-        job = self._known(operation)
-        if job.slot is None and job.job_id not in self._queue:
-            self._queue.append(job.job_id)
-        free = self._free_slot()
-        if job.slot is None and free is not None and self._queue[0] == job.job_id:
-            self._queue.pop(0)
-            job.slot = free
-        job.state = "waiting" if job.slot is None else "running"
-        job.stage = "denoiser"
-        position = 0 if job.slot is not None else self._queue.index(job.job_id) + 1
+    def _check_deadline(self, operation: Operation) -> None:
+        limit = seconds(operation, "deadline_s")
+        if limit is None:
+            return
+        held = self._held
+        job = held.new_job(operation)
+        others = [*held.active(), job]
+        order = [*held.order(), job.job_id]
+        expected = forecast(
+            others,
+            order,
+            self._held.costs,
+            self._held.limits.running_jobs,
+            self._held.clock(),
+        ).get(job.job_id)
+        if expected is not None and expected > limit:
+            raise DeadlineRefusedError(
+                f"deadline_s: {limit:g} cannot be met; the job would take about {expected:.3g} s "
+                "with the work before it; retry later or allow more"
+            )
+
+    def _watch(self, operation: Operation) -> Answer:
+        """State of streamed jobs, with what happened since the `seen` marks of each."""
+        jobs = [
+            (self._held.known(entry), count(entry, "seen")) for entry in entries(operation, "jobs")
+        ]
+        self._held.grant_places()
+        described = self._held.describe([job for job, _ in jobs])
+        for answer, (job, seen) in zip(described, jobs, strict=True):
+            answer["marks"] = [mark.as_list() for mark in job.marks[seen:]]
+            answer["seen"] = len(job.marks)
+        return {"jobs": described}
+
+    # --- turns and progress -----------------------------------------------------------------
+
+    def _turn(self, operation: Operation) -> Answer:
+        job, now = self._held.known(operation), self._held.clock()
+        if job.state not in PLACED:
+            return {"go": False, "slot": None, "position": 0, **job.stop_answer()}
+        if job.asked_turn_at is None:
+            job.asked_turn_at = now
+            self._held.costs.learn_before(now - job.placed_at)
+        job.loop_pid = count(operation, "pid")
+        if job.stage != "denoiser":
+            job.stage, job.step, job.stage_steps = "denoiser", 0, job.num_steps
+            job.enters("denoiser")
+        if job.slot is None:
+            self._held.turns.push(job.job_id, job.priority)
+            self._held.grant_turns()
+        job.state = WAITING if job.slot is None else RUNNING
+        order = self._held.turns.order() if job.slot is None else []
+        position = order.index(job.job_id) + 1 if order else 0
         return {
             "go": job.slot is not None,
             "slot": job.slot,
             "position": position,
-            "cancel": job.cancel,
+            **job.stop_answer(),
         }
 
-    def _session(self, operation: dict[str, object]) -> dict[str, object]:
-        job = self._known(operation)
-        job.sessions.add(_word(operation, "session_id"))
-        return {"cancel": job.cancel}
+    def _session(self, operation: Operation) -> Answer:
+        job = self._held.known(operation)
+        self._take_session(job, operation)
+        return job.stop_answer()
 
-    def _session_known(self, operation: dict[str, object]) -> dict[str, object]:
-        session_id = _word(operation, "session_id")
+    def _take_session(self, job: Job, operation: Operation) -> None:
+        session_id = word(operation, "session_id", "")
+        if not session_id:
+            return
+        job.dit = word(operation, "dit", "")
+        if job.state in ACTIVE:
+            job.sessions.add(session_id)
+        else:
+            self._held.orphan(session_id)
+
+    def _session_known(self, operation: Operation) -> Answer:
+        session_id = word(operation, "session_id")
         known = any(
-            session_id in job.sessions for job in self._jobs.values() if job.state in ACTIVE
+            session_id in job.sessions for job in self._held.jobs.values() if job.state in ACTIVE
         )
         return {"known": known}
 
-    def _progress(self, operation: dict[str, object]) -> dict[str, object]:
-        job = self._known(operation)
-        job.stage = _word(operation, "stage")
-        job.step, job.num_steps = _count(operation, "step"), _count(operation, "num_steps")
-        job.clip = _count(operation, "clip")
-        return {"cancel": job.cancel}
+    def _name_orphans(self, operation: Operation) -> Answer:
+        """Those of the sessions whose job ended while its loop could not end them."""
+        return {
+            "orphans": [held for held in words(operation, "sessions") if held in self._held.orphans]
+        }
 
-    def _touch(self, operation: dict[str, object]) -> dict[str, object]:
-        return {"cancel": self._known(operation).cancel}
+    def _progress(self, operation: Operation) -> Answer:
+        job, now = self._held.known(operation), self._held.clock()
+        stage, step_s = word(operation, "stage"), seconds(operation, "step_s")
+        job.enters(stage)
+        job.stage = stage
+        job.step, job.stage_steps = count(operation, "step"), count(operation, "stage_steps")
+        job.clip = count(operation, "clip")
+        self._take_session(job, operation)
+        if step_s is not None:
+            job.step_s = step_s
+            self._held.costs.learn_step(job.rows, step_s)
+        job.mark(now)
+        return job.stop_answer()
 
-    def _release(self, operation: dict[str, object]) -> dict[str, object]:
-        job = self._jobs.get(_word(operation, "job_id"))
+    def _touch(self, operation: Operation) -> Answer:
+        job = self._held.known(operation)
+        job.enters(word(operation, "stage"))
+        return job.stop_answer()
+
+    def _left(self, operation: Operation) -> Answer:
+        job = self._held.jobs.get(word(operation, "job_id"))
         if job is not None:
-            self._leave(job)
+            job.leaves(word(operation, "stage"))
+            job.touched_at = self._held.clock()
         return {}
 
-    def _finish(self, operation: dict[str, object]) -> dict[str, object]:
-        self._end(self._known(operation), "finished", None)
+    def _release(self, operation: Operation) -> Answer:
+        """The loop is over and has ended its sessions itself."""
+        job = self._held.jobs.get(word(operation, "job_id"))
+        if job is not None:
+            job.sessions.clear()
+            job.loop_ended_at = self._held.clock()
+            job.leaves("denoiser")
+            self._held.leave(job)
         return {}
 
-    def _fail(self, operation: dict[str, object]) -> dict[str, object]:
-        job = self._jobs.get(_word(operation, "job_id"))
-        if job is None or job.state in TERMINAL:
+    def _finish(self, operation: Operation) -> Answer:
+        job = self._held.known(operation)
+        if job.loop_ended_at is not None and job.state in ACTIVE:
+            rows = job.rows * job.num_clips
+            self._held.costs.learn_after(rows, self._held.clock() - job.loop_ended_at)
+        self._held.end(job, FINISHED, None)
+        return {}
+
+    def _fail(self, operation: Operation) -> Answer:
+        job = self._held.jobs.get(word(operation, "job_id"))
+        if job is None:
             return {}
-        error = {key: _message(operation, key) for key in ("stage", "kind", "message")}
-        self._end(job, "cancelled" if error["kind"] == "cancelled" else "failed", error)
+        error = {key: message(operation, key) for key in ("stage", "kind", "message")}
+        self._held.end(job, CANCELLED if error["kind"] == CancelledError.kind else FAILED, error)
         return {}
 
     # --- what clients ask -------------------------------------------------------------------
 
-    def _ping(self, operation: dict[str, object]) -> dict[str, object]:
+    def _ping(self, operation: Operation) -> Answer:
         del operation
         return {
             "ok": True,
-            "active": self._active(),
-            "waiting": len(self._queue),
-            "max_jobs": self._max_jobs,
-            "uptime_s": round(self._clock() - self._started_at, 3),
+            "active": self._held.count(*PLACED),
+            "queued": len(self._held.places),
+            "waiting": len(self._held.turns),
+            "max_jobs": self._held.limits.max_jobs,
+            "draining": self._draining,
+            "uptime_s": round(self._held.clock() - self._started_at, 3),
         }
 
-    def _cancel(self, operation: dict[str, object]) -> dict[str, object]:
-        job = self._find(_word(operation, "id"))
+    def _cancel(self, operation: Operation) -> Answer:
+        job = self._held.find(word(operation, "id"))
         if job is None:
             return {"cancelled": False, "unknown": True}
         if job.state in ACTIVE:
-            job.cancel = True
-        return {"cancelled": job.cancel, "state": job.state, "job_id": job.job_id}
+            self._held.stop(job, CancelledError(f"job {job.job_id} was cancelled"))
+        cancelled = job.stop is not None and job.stop[0] == CancelledError.kind
+        return {"cancelled": cancelled, "state": job.state, "job_id": job.job_id}
 
-    def _get(self, operation: dict[str, object]) -> dict[str, object]:
-        job = self._find(_word(operation, "id"))
-        return {"unknown": True} if job is None else self._describe(job)
+    def _get(self, operation: Operation) -> Answer:
+        job = self._held.find(word(operation, "id"))
+        return {"unknown": True} if job is None else self._held.describe([job])[0]
 
-    def _list(self, operation: dict[str, object]) -> dict[str, object]:
+    def _list(self, operation: Operation) -> Answer:
         del operation
-        return {"jobs": [self._describe(job) for job in self._jobs.values()]}
+        return {"jobs": self._held.describe(list(self._held.jobs.values()))}
 
-    # --- state ------------------------------------------------------------------------------
-
-    def _known(self, operation: dict[str, object]) -> Job:
-        """The job of a worker's operation; one lost with a dead table is taken up again."""
-        job_id, alias = _word(operation, "job_id"), _word(operation, "alias", "")
-        now = self._clock()
-        job = self._jobs.get(job_id)
+    def _timeline(self, operation: Operation) -> Answer:
+        """Everything that happened to a job: stage, step, steps, clip, seconds of the table."""
+        job = self._held.find(word(operation, "id"))
         if job is None:
-            job = Job(
-                job_id=job_id,
-                alias=alias,
-                task=_word(operation, "task"),
-                num_steps=_count(operation, "num_steps"),
-                num_clips=_count(operation, "num_clips"),
-                created_at=now,
-                touched_at=now,
-            )
-            self._jobs[job_id] = job
-            if alias:
-                self._aliases[alias] = job_id
-        job.touched_at = now
-        return job
-
-    def _find(self, name: str) -> Job | None:
-        return self._jobs.get(name) or self._jobs.get(self._aliases.get(name, ""))
-
-    def _active(self) -> int:
-        return sum(job.state in ACTIVE for job in self._jobs.values())
-
-    def _free_slot(self) -> int | None:
-        taken = {job.slot for job in self._jobs.values()}
-        return next((slot for slot in range(self._running_jobs) if slot not in taken), None)
-
-    def _leave(self, job: Job) -> None:
-        job.slot = None
-        job.sessions.clear()
-        if job.job_id in self._queue:
-            self._queue.remove(job.job_id)
-
-    def _end(self, job: Job, state: str, error: dict[str, str] | None) -> None:
-        self._leave(job)
-        job.state, job.error, job.ended_at = state, error, self._clock()
-
-    def _expire(self) -> None:
-        """End stale jobs and forget old finished ones, newest `KEEP_FINISHED` kept."""
-        now = self._clock()
-        for job in self._jobs.values():
-            if job.state in ACTIVE and now - job.touched_at > self._stale_s:
-                message = f"no worker spoke of this job for {self._stale_s:g} s"
-                self._end(job, "failed", {"stage": job.stage, "kind": "lost", "message": message})
-        ended = [job for job in self._jobs.values() if job.ended_at is not None]
-        surplus = len(ended) - KEEP_FINISHED
-        for index, job in enumerate(ended):
-            if index < surplus or now - (job.ended_at or now) > KEEP_FINISHED_S:
-                del self._jobs[job.job_id]
-                if self._aliases.get(job.alias) == job.job_id:
-                    del self._aliases[job.alias]
-
-    def _describe(self, job: Job) -> dict[str, object]:
-        waiting = job.job_id in self._queue
+            return {"unknown": True}
+        began = job.created_at - self._started_at
         return {
             "job_id": job.job_id,
-            "alias": job.alias,
-            "task": job.task,
             "state": job.state,
-            "stage": job.stage,
-            "step": job.step,
-            "num_steps": job.num_steps,
-            "clip": job.clip,
-            "num_clips": job.num_clips,
-            "position": self._queue.index(job.job_id) + 1 if waiting else 0,
-            "cancel": job.cancel,
-            "elapsed_s": round((job.ended_at or self._clock()) - job.created_at, 3),
-            "error": job.error,
+            "began_s": round(began, 4),
+            "marks": [mark.as_list() for mark in job.marks],
         }
 
+    # --- what the supervisor says -----------------------------------------------------------
 
-def _word(operation: dict[str, object], name: str, default: str | None = None) -> str:
-    value = operation.get(name, default)
-    if not isinstance(value, str) or len(value) > MAX_ID_CHARS or (default is None and not value):
-        raise InvalidRequestError(
-            f"{name}: {str(value)[:50]!r} is not legal; "
-            f"legal: a string of 1..{MAX_ID_CHARS} characters"
-        )
-    return value
+    def _worker_lost(self, operation: Operation) -> Answer:
+        """End the jobs that the dead or hung processes of a model were to serve.
 
+        Until `worker_back` no job gets a place, and without the DiT none gets a turn.
+        """
+        model, pids = word(operation, "model"), numbers(operation, "pids")
+        self._held.away.add(model)
+        lost = [
+            job
+            for job in self._held.jobs.values()
+            if job.state in ACTIVE and job.depends_on(model, pids)
+        ]
+        for job in lost:
+            text = f"the process of {model} died or hung in {job.stage}; retry"
+            self._held.fail(job, WorkerLostError(text))
+        return {"ended": [job.job_id for job in lost]}
 
-def _message(operation: dict[str, object], name: str) -> str:
-    return str(operation.get(name, ""))[:MAX_MESSAGE_CHARS]
+    def _worker_back(self, operation: Operation) -> Answer:
+        """A model has a process again."""
+        self._held.away.discard(word(operation, "model"))
+        self._held.grant_places()
+        self._held.grant_turns()
+        return {}
 
-
-def _count(operation: dict[str, object], name: str) -> int:
-    value = operation.get(name, 0)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidRequestError(f"{name}: {value!r} is not legal; legal: a whole number from 0")
-    return value
+    def _drain(self, operation: Operation) -> Answer:
+        """Admit nothing more, or again; with `cancel` also stop what is there."""
+        self._draining = flag({"on": True, **operation}, "on")
+        active = [job for job in self._held.jobs.values() if job.state in ACTIVE]
+        for job in active if self._draining else []:
+            if job.state == QUEUED:
+                self._held.fail(job, CapacityError("the server is stopping; retry when it is back"))
+            elif flag(operation, "cancel"):
+                self._held.stop(job, CancelledError(f"job {job.job_id} was cancelled: {STOPPING}"))
+        return {
+            "draining": self._draining,
+            "active": self._held.count(*PLACED),
+            "queued": len(self._held.places),
+            "sessions": sum(len(job.sessions) for job in self._held.jobs.values()),
+        }

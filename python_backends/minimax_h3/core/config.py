@@ -30,13 +30,19 @@ class StageConfig:
             once for each schedule; `auto` is the host's memory on a GPU.
         max_packed_rows: largest packed sequence that is admitted.
         running_jobs: jobs that take turns at the DiT; further ones wait inside the denoiser.
-        max_jobs: running plus waiting jobs; beyond it requests are refused.
+        max_jobs: running plus waiting jobs; beyond it requests are refused, streams wait.
+        stream_jobs: streams that wait for a place beside the `max_jobs` that have one.
+        client_jobs: unfinished jobs of one client, for requests that name their client.
+        results_dir: where finished files are kept for `results`; empty means a folder of this
+            user in the system's temporary folder. A relative path counts as `checkpoint_dir` does.
+        results_bytes: most bytes of kept files; 0 keeps none.
         session_lease_s: seconds after which an untouched DiT session is checked and may be dropped.
         media_root: absolute folder below which a request may name files as `file:NAME`; empty
             refuses such names, so that no client makes the server open a path.
         cpu_threads: torch threads per process; 0 shares the cores between the models that compute
             at the same time.
         test_step_delay_ms: sleep added to every DiT step, for scheduling tests; 0 in service.
+        test_stage_delay_ms: sleep before the work of each other stage, for tests; 0 in service.
     """
 
     checkpoint_dir: str = "../../checkpoints/tiny"
@@ -49,10 +55,15 @@ class StageConfig:
     max_packed_rows: int = 262_144
     running_jobs: int = 4
     max_jobs: int = 8
+    stream_jobs: int = 64
+    client_jobs: int = 8
+    results_dir: str = ""
+    results_bytes: int = 2 * 1024**3
     session_lease_s: float = 600.0
     media_root: str = ""
     cpu_threads: int = 0
     test_step_delay_ms: float = 0.0
+    test_stage_delay_ms: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, naming the parameter."""
@@ -71,9 +82,13 @@ class StageConfig:
         _at_least("max_packed_rows", self.max_packed_rows, 1)
         _at_least("running_jobs", self.running_jobs, 1)
         _at_least("max_jobs", self.max_jobs, self.running_jobs)
+        _at_least("stream_jobs", self.stream_jobs, 0)
+        _at_least("client_jobs", self.client_jobs, 1)
+        _at_least("results_bytes", self.results_bytes, 0)
         _at_least("session_lease_s", self.session_lease_s, 1)
         _at_least("cpu_threads", self.cpu_threads, 0)
         _at_least("test_step_delay_ms", self.test_step_delay_ms, 0)
+        _at_least("test_stage_delay_ms", self.test_stage_delay_ms, 0)
 
     def parameters(self) -> dict[str, str]:
         """The `parameters` of a `config.pbtxt`; inverse of `parse_parameters`."""

@@ -54,6 +54,7 @@ class ModelSpec:
         instances: processes that serve it.
         parameters: parameters it accepts besides the common ones of `core.config`.
         kind: instance group kind; the model itself chooses its device and logs it.
+        decoupled: answers a request with many responses.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ModelSpec:
     max_batch_size: int = 0
     instances: int = 1
     kind: str = "KIND_CPU"
+    decoupled: bool = False
 
 
 def _info(stage: str) -> TensorSpec:
@@ -166,7 +168,7 @@ REQUEST_INPUTS = (
 )
 
 _DIT_INPUTS = (
-    TensorSpec("OP", STRING, (1,), "start, step or end"),
+    TensorSpec("OP", STRING, (1,), "start, step or end; status tells how many sessions are held"),
     TensorSpec("SESSION", STRING, (1,), "session id, known to jobs before start"),
     TensorSpec(
         "STEP", INT32, (-1,), "step index in element 0; the length is a merge key", optional=True
@@ -195,6 +197,20 @@ def _opaque(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.name, spec.dtype, spec.dims, spec.meaning, spec.optional, opaque=True)
 
 
+# A request with this parameter asks only whether the model's process answers; see `triton_io`.
+PROBE_PARAMETER = "h3_probe"
+
+EVENT = TensorSpec("EVENT", STRING, (1,), "JSON: one event of a stream, see stages.stream")
+RESULT_AS = TensorSpec(
+    "RESULT_AS",
+    STRING,
+    (1,),
+    "how the last response carries the clips: bytes, base64 or handle; bytes when absent",
+    optional=True,
+)
+
+BLS_THREADS = 32  # calls that one model instance may have open at the same time
+STREAM_ENSEMBLES = 24  # of them held by running clips; with all of them held nothing is asked
 DENOISER_INSTANCES = 8  # running plus waiting jobs
 DIT_MAX_BATCH = 8
 
@@ -263,6 +279,14 @@ _MODELS = (
         (TensorSpec("OP", STRING, (1,), "JSON operation, see control.job_table"),),
         (TensorSpec("ANSWER", STRING, (1,), "JSON answer"),),
     ),
+    ModelSpec(
+        "minimax_h3_stream", (*REQUEST_INPUTS, RESULT_AS), (EVENT, MP4, METADATA), decoupled=True
+    ),
+    ModelSpec(
+        "results",
+        (TensorSpec("JOB", STRING, (1,), "job id, or the request id it was sent with"),),
+        (MP4, METADATA),
+    ),
 )
 MODELS = MappingProxyType({model.name: model for model in _MODELS})
 
@@ -276,6 +300,17 @@ ENSEMBLE_STEPS = (
     "audio_decoder",
     "muxer",
 )
+
+# Who may use the operations of `jobs` that are for this server's own models: calls that carry the
+# token of this start. `h3 serve` makes it and hands it to the models in their environment.
+WORKER_TOKEN_VARIABLE = "H3_WORKER_TOKEN"
+WORKER_TOKEN_PARAMETER = "h3_worker_token"
+# Where the models write their JSON log, and whether their calls are part of traces.
+JSON_LOG_VARIABLE = "H3_JSON_LOG"
+TRACE_VARIABLE = "H3_TRACE"
+# In a trusted call: the id of a job that has a place already, and when its request came.
+JOB_ID_PARAMETER = "h3_job_id"
+RECEIVED_AT_PARAMETER = "h3_received_at"
 
 # The only routing table: which DiT model a task's steps go to.
 ROUTES = MappingProxyType(

@@ -1,5 +1,6 @@
 """The one exception tree of the product. Each class carries the Triton status it maps to."""
 
+from types import MappingProxyType
 from typing import ClassVar
 
 
@@ -43,6 +44,34 @@ class CancelledError(H3Error):
     kind = "cancelled"
 
 
+class DeadlineRefusedError(H3Error):
+    """The job cannot meet its deadline with the work before it; refused before any work."""
+
+    triton_code = "UNAVAILABLE"
+    kind = "deadline_refused"
+
+
+class DeadlineExceededError(H3Error):
+    """The job's deadline passed; the work stopped at the next boundary."""
+
+    triton_code = "CANCELLED"
+    kind = "deadline_exceeded"
+
+
+class WorkerLostError(H3Error):
+    """The process that worked on the job died or hung; the same request may succeed now."""
+
+    triton_code = "UNAVAILABLE"
+    kind = "worker_lost"
+
+
+class UnknownResultError(H3Error):
+    """A result that this server does not keep: never made, expired, or pushed out by newer ones."""
+
+    triton_code = "NOT_FOUND"
+    kind = "unknown_result"
+
+
 class UnknownSessionError(H3Error):
     """A DiT session id that this server does not hold: ended, dropped, or from before a restart."""
 
@@ -72,3 +101,11 @@ class RemoteStageError(H3Error):
     """A composing model answered with an error that has no kind of its own here."""
 
     kind = "remote_stage"
+
+
+_BY_KIND = MappingProxyType({error.kind: error for error in H3Error.__subclasses__()})
+
+
+def error_of(kind: str, message: str) -> H3Error:
+    """The product's error of a kind that another process named; a crash there is `remote_stage`."""
+    return _BY_KIND.get(kind, RemoteStageError)(message)

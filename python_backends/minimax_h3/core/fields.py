@@ -36,6 +36,9 @@ X264_PRESETS = (
     "veryslow",
 )
 DEFAULT_PRESET, DEFAULT_CRF = "veryfast", 18
+PRIORITIES, DEFAULT_PRIORITY = ("low", "normal", "high"), "normal"
+MAX_DEADLINE_S = 86_400.0
+MAX_CLIENT_CHARS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,15 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
             str, "one of " + ", ".join(X264_PRESETS), "H.264 preset", DEFAULT_PRESET
         ),
         "video_crf": Field(int, "0..51", "H.264 constant rate factor", str(DEFAULT_CRF)),
+        "priority": Field(
+            str, "one of " + ", ".join(PRIORITIES), "who gets a free turn first", DEFAULT_PRIORITY
+        ),
+        "deadline_s": Field(
+            float, f"above 0, up to {MAX_DEADLINE_S:g} s", "give up after this long", "none"
+        ),
+        "client": Field(
+            str, f"1..{MAX_CLIENT_CHARS} characters", "whose job it is, for the client limit", "-"
+        ),
     }
 )
 
@@ -123,7 +135,7 @@ RESERVED_FIELDS = frozenset(
         *("video_noise_mask", "audio_noise_mask", "source_video", "source_audio"),
         *("long_video", "long_video_mode", "continuation_window_frames"),
         *("continuation_overlap_frames", "continuation_prompts", "latent_upscale"),
-        *("latent_refine", "exact_size", "priority", "deadline_s"),
+        *("latent_refine", "exact_size"),
     }
 )
 # Fields that this guidance-distilled model has no use for; accepting them would promise an effect.

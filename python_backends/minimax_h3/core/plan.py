@@ -29,6 +29,7 @@ class Plan:
         conditions: keyframes or references, in the caller's order; empty for t2va.
         received_at: wall-clock seconds since the epoch at which preprocess got the request.
         preprocess_s: seconds preprocess took.
+        priority, deadline_s, client: see `core.request`; the deadline counts from `received_at`.
     """
 
     job_id: str
@@ -54,6 +55,9 @@ class Plan:
     received_at: float
     preprocess_s: float = 0.0
     conditions: tuple[Condition, ...] = ()
+    priority: str = "normal"
+    deadline_s: float | None = None
+    client: str = ""
 
     @property
     def num_forwards(self) -> int:
@@ -122,4 +126,7 @@ def build_plan(
         video_crf=request.video_crf,
         received_at=received_at,
         conditions=tuple(conditions),
+        priority=request.priority,
+        deadline_s=request.deadline_s,
+        client=request.client,
     )

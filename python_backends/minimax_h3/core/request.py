@@ -20,10 +20,13 @@ from minimax_h3.core.fields import (
     DEFAULT_CRF,
     DEFAULT_FRAMES,
     DEFAULT_PRESET,
+    DEFAULT_PRIORITY,
     DEFAULT_RATIO,
     DEFAULT_SEED,
     DEFAULT_STEPS,
     FIELDS,
+    MAX_CLIENT_CHARS,
+    MAX_DEADLINE_S,
     MAX_FLOW_SHIFT,
     MAX_FRAMES,
     MAX_OUTPUTS,
@@ -36,6 +39,7 @@ from minimax_h3.core.fields import (
     MIN_SECONDS,
     MIN_STEPS,
     NOISE_RECIPES,
+    PRIORITIES,
     X264_PRESETS,
     check_types,
     refuse,
@@ -63,6 +67,8 @@ class GenerationRequest:
         frame_indices: 0 (first) or -1 (last), one per keyframe.
         start_times: seconds to skip, one per reference video, or empty.
         audio_mode: `lock_source` keeps the only reference sound as the clip's sound.
+        deadline_s: seconds from receipt after which nobody wants the clip; None means no limit.
+        client: empty when the request names none.
     """
 
     prompt: str
@@ -84,6 +90,9 @@ class GenerationRequest:
     frame_indices: tuple[int, ...] = ()
     start_times: tuple[float, ...] = ()
     audio_mode: str = AUDIO_NATIVE
+    priority: str = DEFAULT_PRIORITY
+    deadline_s: float | None = None
+    client: str = ""
 
     @classmethod
     def from_fields(cls, raw: Mapping[str, object]) -> "GenerationRequest":
@@ -116,6 +125,9 @@ class GenerationRequest:
             frame_indices=_frame_indices(given),
             start_times=_start_times(given),
             audio_mode=_choice(given, "audio_mode", AUDIO_MODES, AUDIO_NATIVE),
+            priority=_choice(given, "priority", PRIORITIES, DEFAULT_PRIORITY),
+            deadline_s=_deadline(given),
+            client=_client(given),
         )
         _check_fps(given)
         if request.seed + request.num_outputs - 1 > MAX_SEED:
@@ -239,6 +251,22 @@ def _shift(given: Mapping[str, object], name: str) -> float | None:
         return None
     if not isinstance(value, float) or not MIN_FLOW_SHIFT <= value <= MAX_FLOW_SHIFT:
         raise refuse(name, value, FIELDS[name].legal)
+    return value
+
+
+def _deadline(given: Mapping[str, object]) -> float | None:
+    value = given.get("deadline_s")
+    if value is None:
+        return None
+    if not isinstance(value, float) or not 0 < value <= MAX_DEADLINE_S:
+        raise refuse("deadline_s", value, FIELDS["deadline_s"].legal)
+    return value
+
+
+def _client(given: Mapping[str, object]) -> str:
+    value = str(given.get("client", ""))
+    if "client" in given and not 1 <= len(value) <= MAX_CLIENT_CHARS:
+        raise refuse("client", value, FIELDS["client"].legal)
     return value
 
 

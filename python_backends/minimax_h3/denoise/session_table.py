@@ -97,6 +97,11 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def ids(self) -> list[str]:
+        """Ids of all sessions that are held."""
+        with self._lock:
+            return list(self._entries)
+
     def start(self, session_id: str, prepare: Callable[[], StepSession]) -> None:
         """Queue a session's preparation and return at once.
 

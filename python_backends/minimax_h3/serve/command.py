@@ -1,11 +1,13 @@
 """`h3 serve`: starts tritonserver with this model repository, watches it, stops it."""
 
 import argparse
+import json
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
@@ -21,7 +23,8 @@ from minimax_h3.core.config import (
 from minimax_h3.core.errors import H3Error
 from minimax_h3.serve.launch import prepare_launch
 from minimax_h3.serve.server_process import ServerProcess, ServerStoppedError
-from minimax_h3.serve.settings import LOG_LEVELS, ServeSettings, check_settings
+from minimax_h3.serve.service import Service
+from minimax_h3.serve.settings import LOG_FORMATS, LOG_LEVELS, ServeSettings, check_settings
 
 SUMMARY = "Start tritonserver with the models of this repository."
 FAILED = 1
@@ -46,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     models.add_argument(
         "--max-jobs", type=int, default=stage.max_jobs, help="running plus waiting jobs"
+    )
+    models.add_argument(
+        "--stream-jobs", type=int, default=stage.stream_jobs, help="streams that wait for a place"
+    )
+    models.add_argument(
+        "--client-jobs", type=int, default=stage.client_jobs, help="unfinished jobs of one client"
     )
     models.add_argument(
         "--max-packed-rows", type=int, default=stage.max_packed_rows, help="largest request, rows"
@@ -82,13 +91,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tritonserver", type=Path, metavar="PATH", help="default: the nvidia-pytriton wheel's"
     )
     server.add_argument("--log-level", choices=LOG_LEVELS, default=serve.log_level)
+    server.add_argument("--log-format", choices=LOG_FORMATS, default=serve.log_format)
     server.add_argument(
-        "--ready-timeout", type=float, default=serve.ready_timeout_s, metavar="SECONDS"
+        "--otlp-url", default=serve.otlp_url, metavar="URL", help="send OpenTelemetry spans there"
     )
+    for name, meaning in (
+        ("ready_timeout", "longest start, weights included"),
+        ("grace", "how long jobs may go on after the stop signal"),
+        ("hang_timeout", "silence of a job before a model may count as hung"),
+        ("silence_timeout", "the same for work without an estimate"),
+    ):
+        server.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=float,
+            default=getattr(serve, f"{name}_s"),
+            metavar="SECONDS",
+            help=f"{meaning}; default %(default)g",
+        )
     server.add_argument(
         "--print-command",
         action="store_true",
-        help="lay out the run folder and print the shell commands of a plain start",
+        help="start nothing; print a shell script that starts the same server without h3 serve",
     )
 
 
@@ -109,6 +132,8 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         adaln_weights=options.adaln_weights,
         running_jobs=options.running_jobs,
         max_jobs=options.max_jobs,
+        stream_jobs=options.stream_jobs,
+        client_jobs=options.client_jobs,
         max_packed_rows=options.max_packed_rows,
         media_root=str(options.media_root.resolve()) if options.media_root else "",
         cpu_threads=options.cpu_threads,
@@ -124,7 +149,12 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         grpc_port=options.grpc_port,
         metrics_port=options.metrics_port,
         log_level=options.log_level,
+        log_format=options.log_format,
+        otlp_url=options.otlp_url,
         ready_timeout_s=options.ready_timeout,
+        grace_s=options.grace,
+        hang_timeout_s=options.hang_timeout,
+        silence_timeout_s=options.silence_timeout,
     )
 
 
@@ -133,7 +163,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         settings = settings_of(options)
         if options.print_command:
-            print(prepare_launch(check_settings(settings), os.environ).shell_text())
+            checked = check_settings(settings, starts=False)
+            print(prepare_launch(checked, os.environ).shell_text())
             return 0
         return _serve(settings)
     except H3Error as error:
@@ -142,26 +173,21 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _serve(settings: ServeSettings) -> int:
-    server = ServerProcess(settings, announce=lambda line: print(f"h3 serve: {line}", flush=True))
-    with _signals_stop(server):
+    def say(line: str) -> None:
+        if settings.log_format == "json":
+            entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "message": line}
+            print(json.dumps({**entry, "source": "h3 serve"}), flush=True)
+        else:
+            print(f"h3 serve: {line}", flush=True)
+
+    service = Service(settings, say)
+    with _signals_stop(service.server):
         try:
-            with server:
-                print(
-                    f"h3 serve: ready: HTTP http://{server.http_url} gRPC {server.grpc_url} "
-                    f"metrics http://{server.metrics_url}/metrics facts {server.launch.facts_file}",
-                    flush=True,
-                )
-                status = server.wait()
-                if status is None:
-                    print("h3 serve: stopping", flush=True)
-                    return 0
-                reasons = "".join(f"\n  {line}" for line in server.reasons())
-                log = server.launch.log_file
+            service.run()
+            say("stopped")
         except ServerStoppedError as stopped:
-            print(f"h3 serve: {stopped}", flush=True)
-            return 0
-    print(f"h3 serve: tritonserver exited with {status}, log {log}{reasons}", file=sys.stderr)
-    return FAILED
+            say(str(stopped))
+    return 0
 
 
 @contextmanager

@@ -27,11 +27,22 @@ class Installation:
         executable: the server.
         flags: what this installation needs on the command line.
         library_path: folders in front of LD_LIBRARY_PATH.
+        backend_files: files of the Python backend that `lay_out` copies into `backend_folder`.
+        backend_folder: of the Python backend, when the installation has none of its own.
     """
 
     executable: Path
     flags: tuple[str, ...] = ()
     library_path: tuple[str, ...] = ()
+    backend_files: tuple[Path, ...] = ()
+    backend_folder: Path = Path()
+
+    def lay_out(self) -> None:
+        """Assemble the Python backend, when the installation needs that."""
+        if self.backend_files:
+            self.backend_folder.mkdir(parents=True)
+        for file in self.backend_files:
+            shutil.copy2(file, self.backend_folder)
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """Variables to set on top of `inherited`."""
@@ -51,8 +62,8 @@ def find_installation(tritonserver: Path | None, backends_folder: Path) -> Insta
 
     Args:
         tritonserver: executable of a full installation, which has its own backends; None takes the
-            wheel, whose Python backend is assembled in `backends_folder`.
-        backends_folder: made for the wheel only.
+            wheel, whose Python backend `Installation.lay_out` assembles in `backends_folder`.
+        backends_folder: used for the wheel only.
 
     Raises:
         BackendUnavailableError: there is no server there, or none for this Python version.
@@ -85,11 +96,6 @@ def _wheel(backends_folder: Path) -> Installation:
         raise BackendUnavailableError(
             f"tritonserver: the wheel has no stub for Python {version}; legal: {', '.join(known)}"
         )
-    python_backend = backends_folder / "python"
-    python_backend.mkdir(parents=True)
-    for name in BACKEND_FILES:
-        shutil.copy2(wheel / "backends" / "python" / name, python_backend)
-    shutil.copy2(stub, python_backend)
     return Installation(
         executable=wheel / "bin" / "tritonserver",
         flags=(f"--backend-directory={backends_folder}", f"--cache-directory={wheel / 'caches'}"),
@@ -97,4 +103,6 @@ def _wheel(backends_folder: Path) -> Installation:
             str(wheel.parents[1] / "nvidia_pytriton.libs"),
             str(sysconfig.get_config_var("LIBDIR")),  # the stub links libpython
         ),
+        backend_files=(*(wheel / "backends" / "python" / name for name in BACKEND_FILES), stub),
+        backend_folder=backends_folder / "python",
     )

@@ -1,26 +1,32 @@
 """The command line of tritonserver and the files of one start."""
 
+import secrets
 import shlex
 import shutil
+import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from minimax_h3.core.contracts import models_of
+from minimax_h3.core.contracts import (
+    BLS_THREADS,
+    JSON_LOG_VARIABLE,
+    TRACE_VARIABLE,
+    WORKER_TOKEN_VARIABLE,
+)
 from minimax_h3.serve.installation import find_installation
+from minimax_h3.serve.layout import BACKENDS, REPOSITORY, lay_out, to_json
 from minimax_h3.serve.settings import ServeSettings
-from minimax_h3.triton_io.render import write_repository
+from minimax_h3.serve.shared_memory import region_prefix, remove
 
-BLS_THREADS = 32  # calls that one model instance may have open at the same time
+RESULTS, JSON_LOG = "results", "models.jsonl"
 _LEVEL_FLAGS = {
     "error": ("--log-info=false", "--log-warning=false"),
     "warning": ("--log-info=false",),
     "info": (),
     "verbose": ("--log-verbose=1",),
 }
-SHARED_MEMORY = Path("/dev/shm")  # where the Python backend puts its regions
-
 
 # tritonserver 2.51 parses an HTTP body on the stack of a thread, about two bytes for each of the
 # body's, and the usual 8 MiB end at 4.5 MB: one large request would crash the server.
@@ -31,17 +37,19 @@ STUB_SHELL = Path(__file__).with_name("stub_shell.sh")
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Everything that a start needs, laid out on disk.
+    """Everything that a start needs.
 
     Attributes:
         settings: with definite ports and checkpoint.
-        folder: this start's own folder.
+        run_id: names this start.
+        folder: this start's own folder; `lay_out` makes it.
         command: tritonserver and its flags.
         environment: variables to set on top of the inherited ones.
         shared_memory_prefix: how this server's regions in /dev/shm begin.
     """
 
     settings: ServeSettings
+    run_id: str
     folder: Path
     command: tuple[str, ...]
     environment: Mapping[str, str]
@@ -64,22 +72,34 @@ class Launch:
         ]
         command = " \\\n  ".join(shlex.quote(word) for word in self.command)
         stack = f"ulimit -s {STACK_BYTES // 1024} || ulimit -s $(ulimit -Hs)"
-        return "\n".join([*exports, stack, f"exec {command}"])
+        files = shlex.join(
+            (
+                sys.executable,
+                "-m",
+                "minimax_h3.serve.layout",
+                str(self.folder),
+                to_json(self.settings),
+            )
+        )
+        return "\n".join([*exports, f"{files} || exit 1", stack, f"exec {command}"])
+
+    def lay_out(self) -> None:
+        """Write the files of this start into `folder`."""
+        lay_out(self.settings, self.folder)
 
     def remove_shared_memory(self) -> None:
         """Remove the regions that a killed server leaves behind."""
-        for region in SHARED_MEMORY.glob(f"{self.shared_memory_prefix}*"):
-            region.unlink(missing_ok=True)
+        remove(self.run_id)
 
     def remove_files(self) -> None:
         """Remove what nobody needs after the stop; the log stays."""
         self.facts_file.unlink(missing_ok=True)
-        for name in ("backends", "model_repository"):
+        for name in (BACKENDS, REPOSITORY, RESULTS):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
 def prepare_launch(settings: ServeSettings, inherited: Mapping[str, str]) -> Launch:
-    """Lay out a start: backends of the wheel, and a repository with the settings' parameters.
+    """Decide how a start looks; nothing is written.
 
     Args:
         settings: as `check_settings` returned them.
@@ -90,26 +110,25 @@ def prepare_launch(settings: ServeSettings, inherited: Mapping[str, str]) -> Lau
     """
     run_id = uuid.uuid4().hex[:8]
     folder = settings.run_dir.resolve() / run_id
-    folder.mkdir(parents=True)
-    installation = find_installation(settings.tritonserver, folder / "backends")
-    repository = folder / "model_repository"
-    models = models_of(settings.stage.task_type)
-    write_repository(repository, settings.stage, models)
-    for name in models:
-        # Copies, because the interpreter writes its cache beside them.
-        shutil.copytree(
-            settings.model_repository / name / "1",
-            repository / name / "1",
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
-    prefix = f"h3_{run_id}_"
+    installation = find_installation(settings.tritonserver, folder / BACKENDS)
+    results_dir = settings.stage.results_dir or str(folder / RESULTS)
+    settings = replace(settings, stage=replace(settings.stage, results_dir=results_dir))
+    prefix = region_prefix(run_id)
     command = (
         str(installation.executable),
-        *server_flags(settings, repository, prefix),
+        *server_flags(settings, folder / REPOSITORY, prefix),
         *installation.flags,
     )
-    environment = {**installation.environment(inherited), "BASH_ENV": str(STUB_SHELL)}
-    return Launch(settings, folder, command, environment, prefix)
+    environment = {
+        **installation.environment(inherited),
+        "BASH_ENV": str(STUB_SHELL),
+        WORKER_TOKEN_VARIABLE: secrets.token_hex(16),
+    }
+    if settings.log_format == "json":
+        environment[JSON_LOG_VARIABLE] = str(folder / JSON_LOG)
+    if settings.otlp_url:
+        environment[TRACE_VARIABLE] = "yes"
+    return Launch(settings, run_id, folder, command, environment, prefix)
 
 
 def server_flags(
@@ -136,4 +155,18 @@ def server_flags(
         f"--backend-config=python,stub-timeout-seconds={round(settings.ready_timeout_s)}",
         f"--backend-config=python,thread-pool-size={BLS_THREADS}",
         *_LEVEL_FLAGS[settings.log_level],
+        *_trace_flags(settings.otlp_url),
+    )
+
+
+def _trace_flags(otlp_url: str) -> tuple[str, ...]:
+    """Flags that send a span for each request of each model, as one trace a client's request."""
+    if not otlp_url:
+        return ()
+    return (
+        "--trace-config=mode=opentelemetry",
+        "--trace-config=rate=1",
+        "--trace-config=level=TIMESTAMPS",
+        f"--trace-config=opentelemetry,url={otlp_url}",
+        "--trace-config=opentelemetry,resource=service.name=minimax-h3",
     )

@@ -1,7 +1,5 @@
 """A running tritonserver: start, wait until ready, stop without leftovers."""
 
-import http
-import http.client
 import json
 import os
 import resource
@@ -12,19 +10,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
+from typing import BinaryIO
 
-from minimax_h3.core.contracts import ENSEMBLE, models_of
+from minimax_h3.core.contracts import ENSEMBLE, WORKER_TOKEN_VARIABLE, models_of
 from minimax_h3.core.errors import H3Error
-from minimax_h3.serve.launch import SHARED_MEMORY, STACK_BYTES, Launch, prepare_launch
+from minimax_h3.serve import shared_memory
+from minimax_h3.serve.launch import STACK_BYTES, Launch, prepare_launch
+from minimax_h3.serve.server_api import ServerApi
 from minimax_h3.serve.server_log import error_lines, loaded_models
 from minimax_h3.serve.settings import ServeSettings, check_settings
 
 POLL_S = 0.2
-PROBE_TIMEOUT_S = 5.0
+# The server ends with us, whatever ends us; its stubs end with it by themselves.
+DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 # Tensors cross processes there; a full-size clip with its frames is several hundred MB, held twice.
 ENOUGH_SHARED_MEMORY = 2 * 2**30  # bytes
-UNLOAD_S = 30.0  # models unload one after another once no request is in flight
 
 
 class ServerStartError(H3Error):
@@ -56,7 +58,9 @@ class ServerProcess:
         self._announce = announce
         self._launch: Launch | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._lock: BinaryIO | None = None
         self.stop_requested = threading.Event()
+        self.kill_requested = threading.Event()
 
     def __enter__(self) -> "ServerProcess":
         """Start and wait until ready; a failed start leaves nothing running."""
@@ -90,6 +94,11 @@ class ServerProcess:
         return self._process.pid
 
     @property
+    def api(self) -> ServerApi:
+        """Questions and orders to the running server, trusted by its models."""
+        return ServerApi(self.http_url, self.launch.environment[WORKER_TOKEN_VARIABLE])
+
+    @property
     def http_url(self) -> str:
         """`host:port` for HTTP clients."""
         settings = self.launch.settings
@@ -114,20 +123,17 @@ class ServerProcess:
             H3Error: a setting, the checkpoint or the installation is wrong; nothing was started.
         """
         self._launch = prepare_launch(check_settings(self._wanted), os.environ)
-        free = shutil.disk_usage(SHARED_MEMORY).free
-        if free < ENOUGH_SHARED_MEMORY:
-            self._announce(
-                f"warning: {SHARED_MEMORY} has {free / 2**20:.0f} MiB free; a large request fails "
-                f"below {ENOUGH_SHARED_MEMORY / 2**20:.0f} MiB (Docker: --shm-size=8g)"
-            )
+        self._launch.lay_out()
+        self._claim_shared_memory(self._launch.run_id)
         with self._launch.log_file.open("wb") as log, _large_stack():
             # A group of its own: Ctrl-C reaches only us, and stubs can be ended with the server.
             self._process = subprocess.Popen(  # our own command line
-                self._launch.command,
+                (*_die_with_parent(self._announce), *self._launch.command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self._launch.environment},
+                pass_fds=(self._lock.fileno(),) if self._lock else (),
                 start_new_session=True,
             )
         self._write_facts(ready=False)
@@ -147,7 +153,7 @@ class ServerProcess:
             announced = self._announce_models(announced, len(expected))
             if self.poll() is not None:
                 raise ServerStartError(self._reasons(f"tritonserver exited with {self.poll()}"))
-            if self._is_ready():
+            if self.api.is_ready():
                 break
             if time.monotonic() > deadline:
                 missing = ", ".join(sorted(expected - set(announced)))
@@ -158,16 +164,6 @@ class ServerProcess:
             if self.stop_requested.wait(POLL_S):
                 raise ServerStoppedError("stopped before the server was ready")
         self._write_facts(ready=True)
-
-    def wait(self) -> int | None:
-        """Wait until the server exits, or until `stop_requested`.
-
-        Returns:
-            The exit status, or None when the server still runs.
-        """
-        while self.poll() is None and not self.stop_requested.wait(POLL_S):
-            pass
-        return self.poll()
 
     def poll(self) -> int | None:
         """Exit status of the server, or None while it runs."""
@@ -180,42 +176,68 @@ class ServerProcess:
 
     def kill(self) -> None:
         """End the server and its stubs at once."""
+        self.kill_requested.set()
         if self._process is not None:
             self._signal_group(signal.SIGKILL)
 
+    def restart(self) -> None:
+        """End the server at once and start it again on the same ports.
+
+        Raises:
+            ServerStartError, ServerStoppedError: as `wait_ready`.
+        """
+        settings = self.launch.settings
+        self._wanted = replace(
+            self._wanted,
+            http_port=settings.http_port,
+            grpc_port=settings.grpc_port,
+            metrics_port=settings.metrics_port,
+        )
+        self._signal_group(signal.SIGKILL)
+        self.stop()
+        self.start()
+        self.wait_ready()
+
     def stop(self) -> None:
-        """Stop the server, by force when it takes too long, and remove what it leaves behind."""
+        """Stop the server, by force when it takes too long, and remove what it leaves behind.
+
+        Server 2.51 unloads its models one after another, 1.2 s each, and so is often ended by
+        force; a model without a request in flight loses nothing by that.
+        """
         if self._launch is None:
             return
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)
                 try:
-                    self._process.wait(self._launch.settings.exit_timeout_s + UNLOAD_S)
+                    self._process.wait(self._launch.settings.exit_timeout_s)
                 except subprocess.TimeoutExpired:
-                    self._announce("tritonserver did not stop in time and is killed")
+                    self._announce("tritonserver still unloads its models and is ended")
             self._signal_group(signal.SIGKILL)  # the server, or stubs that outlived it
             self._process.wait()
         self._launch.remove_shared_memory()
         self._launch.remove_files()
         self._launch = None
+        if self._lock is not None:
+            self._lock.close()
+
+    def _claim_shared_memory(self, run_id: str) -> None:
+        for abandoned in shared_memory.remove_abandoned():
+            self._announce(f"removed the shared memory of start {abandoned}, which was killed")
+        folder = shared_memory.SHARED_MEMORY
+        free = shutil.disk_usage(folder).free
+        if free < ENOUGH_SHARED_MEMORY:
+            self._announce(
+                f"warning: {folder} has {free / 2**20:.0f} MiB free; a large request fails "
+                f"below {ENOUGH_SHARED_MEMORY / 2**20:.0f} MiB (Docker: --shm-size=8g)"
+            )
+        self._lock = shared_memory.hold(run_id)
 
     def _signal_group(self, number: signal.Signals) -> None:
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
             return  # everything has ended by itself
-
-    def _is_ready(self) -> bool:
-        # Not urllib: it would ask a proxy of the environment for an address of this machine.
-        connection = http.client.HTTPConnection(self.http_url, timeout=PROBE_TIMEOUT_S)
-        try:
-            connection.request("GET", "/v2/health/ready")
-            return connection.getresponse().status == http.HTTPStatus.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
 
     def _announce_models(self, announced: list[str], expected: int) -> list[str]:
         loaded = loaded_models(self._log_text())
@@ -244,12 +266,23 @@ class ServerProcess:
             "metrics_port": settings.metrics_port,
             "log": str(self.launch.log_file),
             "command": list(self.launch.command),
-            "environment": dict(self.launch.environment),
+            "environment": {
+                name: value
+                for name, value in self.launch.environment.items()
+                if name != WORKER_TOKEN_VARIABLE  # the file is for everybody
+            },
             "parameters": settings.stage.parameters(),
         }
         whole = self.launch.facts_file.with_suffix(".part")
         whole.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         whole.replace(self.launch.facts_file)  # a reader never sees half of it
+
+
+def _die_with_parent(announce: Callable[[str], None]) -> tuple[str, ...]:
+    if shutil.which(DIE_WITH_PARENT[0]):
+        return DIE_WITH_PARENT
+    announce(f"warning: no {DIE_WITH_PARENT[0]} here; after kill -9 of h3 serve the server runs on")
+    return ()
 
 
 @contextmanager

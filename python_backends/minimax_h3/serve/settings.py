@@ -14,6 +14,7 @@ from minimax_h3.core.errors import ConfigError
 from minimax_h3.weights.manifest import identify
 
 LOG_LEVELS = ("error", "warning", "info", "verbose")
+LOG_FORMATS = ("text", "json")
 LOOPBACK = "127.0.0.1"
 PORT_NAMES = ("http_port", "grpc_port", "metrics_port")
 MAX_PORT = 65_535
@@ -36,8 +37,14 @@ class ServeSettings:
         host: address of all three services.
         http_port, grpc_port, metrics_port: 0 picks a free one.
         log_level: of the server and of the models.
+        log_format: `json` adds a file of JSON lines from the models, and speaks JSON itself.
+        otlp_url: where the server sends OpenTelemetry spans (OTLP over HTTP); empty sends none.
         ready_timeout_s: longest start, weights included.
-        exit_timeout_s: how long requests in flight may go on after the stop signal.
+        grace_s: how long jobs may go on after the stop signal before they are cancelled.
+        exit_timeout_s: how long the server itself may take to exit before it is killed.
+        hang_timeout_s: silence of a job before any model counts as hung; a job's own steps
+            lengthen it.
+        silence_timeout_s: the same for work without an estimate: encoders, decoders, a first step.
     """
 
     stage: StageConfig = field(default_factory=StageConfig)
@@ -49,22 +56,37 @@ class ServeSettings:
     grpc_port: int = 8001
     metrics_port: int = 8002
     log_level: str = "info"
+    log_format: str = "text"
+    otlp_url: str = ""
     ready_timeout_s: float = 900.0
-    exit_timeout_s: int = 15
+    grace_s: float = 30.0
+    exit_timeout_s: int = 8
+    hang_timeout_s: float = 60.0
+    silence_timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, naming the option."""
         if self.log_level not in LOG_LEVELS:
             legal = ", ".join(LOG_LEVELS)
             raise ConfigError(f"log-level: {self.log_level!r} is not legal; legal: one of {legal}")
+        if self.log_format not in LOG_FORMATS:
+            legal = ", ".join(LOG_FORMATS)
+            raise ConfigError(f"log-format: {self.log_format!r} is not legal; legal: {legal}")
+        if self.otlp_url and not self.otlp_url.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"otlp-url: {self.otlp_url!r} is not legal; legal: http://HOST:PORT/PATH"
+            )
         for name in PORT_NAMES:
             port = getattr(self, name)
             if not 0 <= port <= MAX_PORT:
                 raise ConfigError(f"{_flag(name)}: {port} is not legal; legal: 0..{MAX_PORT}")
-        if not self.ready_timeout_s > 0:
-            raise ConfigError(
-                f"ready-timeout: {self.ready_timeout_s:g} is not legal; legal: above 0"
-            )
+        for name in ("ready_timeout_s", "hang_timeout_s", "silence_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(
+                    f"{_flag(name)}: {getattr(self, name):g} is not legal; legal: above 0"
+                )
+        if not self.grace_s >= 0:
+            raise ConfigError(f"grace: {self.grace_s:g} is not legal; legal: 0 or more")
 
     @property
     def checkpoint(self) -> Path:
@@ -77,8 +99,12 @@ class ServeSettings:
         return LOOPBACK if self.host in ("0.0.0.0", "::", "") else self.host
 
 
-def check_settings(settings: ServeSettings) -> ServeSettings:
+def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSettings:
     """Check everything that can be checked without the server.
+
+    Args:
+        settings: as asked for.
+        starts: the server is started now, so its ports must be free.
 
     Returns:
         The settings with an absolute checkpoint path and definite ports.
@@ -100,7 +126,7 @@ def check_settings(settings: ServeSettings) -> ServeSettings:
         )
     check_start(settings.stage, logging.getLogger(__name__))
     identify(settings.checkpoint, settings.stage.task_type)
-    ports = _definite_ports(settings)
+    ports = _definite_ports(settings, starts=starts)
     return replace(
         settings,
         stage=replace(settings.stage, checkpoint_dir=str(settings.checkpoint)),
@@ -110,14 +136,17 @@ def check_settings(settings: ServeSettings) -> ServeSettings:
     )
 
 
-def _definite_ports(settings: ServeSettings) -> dict[str, int]:
-    """The three ports, each bound once to prove it free."""
+def _definite_ports(settings: ServeSettings, *, starts: bool) -> dict[str, int]:
+    """The three ports; a free one is picked by binding it, and one that is named is tried so."""
     ports: dict[str, int] = {}
     with ExitStack() as held:  # held together, so that the same free port is not picked twice
         for name in PORT_NAMES:
+            wanted = getattr(settings, name)
+            if wanted and not starts:
+                ports[name] = wanted
+                continue
             probe = held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            wanted = getattr(settings, name)
             try:
                 probe.bind((settings.host, wanted))
                 probe.listen(1)
@@ -131,4 +160,4 @@ def _definite_ports(settings: ServeSettings) -> dict[str, int]:
 
 
 def _flag(name: str) -> str:
-    return name.replace("_", "-")
+    return name.removesuffix("_s").replace("_", "-")

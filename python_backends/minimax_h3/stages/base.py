@@ -7,8 +7,9 @@ failures to `jobs`. A stage only computes.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.errors import H3Error
+from minimax_h3.core.metrics import NO_METER, Meter
 
 
 class OpaqueTensor(Protocol):
@@ -24,15 +26,24 @@ class OpaqueTensor(Protocol):
 
 Tensor: TypeAlias = "NDArray[np.generic] | OpaqueTensor"
 Tensors: TypeAlias = Mapping[str, Tensor]
+NO_PARAMETERS: Mapping[str, str] = MappingProxyType({})
 
 
 class ModelCaller(Protocol):
     """One blocking call to another model of this server (BLS)."""
 
     def __call__(
-        self, model: str, inputs: Tensors, outputs: Sequence[str]
+        self,
+        model: str,
+        inputs: Tensors,
+        outputs: Sequence[str],
+        *,
+        request_id: str = "",
+        parameters: Mapping[str, str] = NO_PARAMETERS,
     ) -> dict[str, NDArray[np.generic]]:
         """Call `model` and return the named outputs; an output that the model left out is absent.
+
+        `request_id` and `parameters` are those of the request that the model sees.
 
         Raises:
             H3Error: the model answered with an error; the class follows the Triton code.
@@ -49,12 +60,14 @@ class StageContext:
         model_folder: the Triton model's own folder.
         call: calls to other models of this server.
         log: logger that ends in the Triton log.
+        meter: where metrics go.
     """
 
     config: StageConfig
     model_folder: Path
     call: ModelCaller
     log: logging.Logger
+    meter: Meter = NO_METER
 
     @property
     def checkpoint_path(self) -> Path:
@@ -71,11 +84,15 @@ class StageRequest:
             are object arrays of bytes.
         request_id: the client's request id, or empty.
         is_cancelled: asks Triton whether the client has gone; true only for a direct caller.
+        parameters: of the request, forwarded headers among them.
+        trusted: the caller is a model of this server or its supervisor.
     """
 
     tensors: Tensors
     request_id: str = ""
     is_cancelled: Callable[[], bool] = lambda: False
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    trusted: bool = False
 
     def array(self, name: str) -> NDArray[Any]:
         """A numeric or STRING input as an array; its presence was checked by the adapter."""
@@ -126,4 +143,43 @@ class BatchStage(Protocol):
         self, requests: Sequence[StageRequest]
     ) -> list[dict[str, NDArray[np.generic]] | H3Error]:
         """Serve all requests of one `execute()`; one answer or error per request, in order."""
+        ...
+
+
+class Answers(Protocol):
+    """Where the answers to one request of a streaming stage go; safe to use from any thread."""
+
+    def send(self, tensors: Mapping[str, NDArray[np.generic]], *, last: bool = False) -> None:
+        """Send one response with some of the outputs; nothing follows the last."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Send an error as the last response."""
+        ...
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has gone or has cancelled; a round trip to the server."""
+        ...
+
+
+class StreamingStage(Protocol):
+    """A stage that answers a request with many responses (a decoupled model)."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def load(cls, context: StageContext) -> "StreamingStage":
+        """As `Stage.load`."""
+        ...
+
+    def open(self, request: StageRequest, answers: Answers) -> None:
+        """Take a request on and return at once; its tensors stay valid afterwards.
+
+        Raises:
+            H3Error: the request is refused; nothing was sent.
+        """
+        ...
+
+    def close(self) -> None:
+        """The model is unloaded."""
         ...

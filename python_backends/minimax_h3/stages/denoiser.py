@@ -5,6 +5,7 @@ Every session that was sent `start` is sent `end`, whatever happens.
 """
 
 import json
+import os
 import random
 import statistics
 import time
@@ -16,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minimax_h3.core.contracts import ROUTES
-from minimax_h3.core.errors import CancelledError, H3Error
+from minimax_h3.core.errors import H3Error
+from minimax_h3.core.metrics import NO_METER, Meter
 from minimax_h3.core.plan import Plan
 from minimax_h3.stages.base import ModelCaller, StageContext, StageRequest, Tensors, text_tensor
-from minimax_h3.stages.job_client import JobClient
+from minimax_h3.stages.job_client import JobClient, check_deadline, raise_if_stopped
 
 TURN_POLL_S = 0.05  # a waiting job sees its cancel within this time
 READY_POLL_S = 0.005
@@ -55,14 +57,15 @@ class DenoiserStage:
 
     name: ClassVar[str] = "denoiser"
 
-    def __init__(self, call: ModelCaller, jobs: JobClient) -> None:
+    def __init__(self, call: ModelCaller, jobs: JobClient, meter: Meter = NO_METER) -> None:
         self._call = call
         self._jobs = jobs
+        self._meter = meter
 
     @classmethod
     def load(cls, context: StageContext) -> "DenoiserStage":
         """Needs nothing but the way to call other models."""
-        return cls(context.call, JobClient(context.call, context.log))
+        return cls(context.call, JobClient(context.call, context.log), context.meter)
 
     def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
         """Denoise every clip of a job.
@@ -74,10 +77,11 @@ class DenoiserStage:
         plan = Plan.from_json(request.text("PLAN"))
         loop = _Loop(self._call, self._jobs, plan, ROUTES[request.text("TASK")])
         began = time.monotonic()
-        loop.wait_for_turn()
-        waited = time.monotonic() - began
         conditioning = {name: request.tensors[name] for name in FORWARDED}
         try:
+            loop.wait_for_turn()
+            waited = time.monotonic() - began
+            self._meter.observe("h3_queue_wait_seconds", waited)
             clips = [
                 loop.run_clip(clip, seed, conditioning) for clip, seed in enumerate(plan.seeds)
             ]
@@ -108,15 +112,16 @@ class _Loop:
         self.model = model
         self.times = StepTimes()
         self.facts: dict[str, object] = {}
+        self._session_id = ""
         # Jobs of different slots never merge into one execute(), so that a step of one job is
         # the scheduling and cancelling unit. Without `jobs` any key will do.
         self._merge_key = random.randint(65, 128)  # not a secret
 
     def wait_for_turn(self) -> None:
         while True:
-            answer = self._jobs.ask(self._plan, "turn")
-            if answer.get("cancel"):
-                raise CancelledError(f"job {self._plan.job_id} was cancelled while waiting")
+            answer = self._jobs.ask(self._plan, "turn", pid=os.getpid())
+            raise_if_stopped(answer, "the queue")
+            check_deadline(self._plan, "the queue")
             if answer.get("go", True):  # no answer: `jobs` is away, and the job goes on
                 slot = answer.get("slot")
                 self._merge_key = slot + 1 if isinstance(slot, int) else self._merge_key
@@ -128,7 +133,8 @@ class _Loop:
     ) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
         """One session from start to end; returns latents [24, T, h, w] and [2, 32, A]."""
         session_id = uuid.uuid4().hex
-        self._jobs.ask(self._plan, "session", session_id=session_id)
+        self._session_id = session_id
+        self._jobs.ask(self._plan, "session", session_id=session_id, dit=self.model)
         session = {"SESSION": text_tensor(session_id)[None]}
         ended = False
         try:
@@ -158,9 +164,18 @@ class _Loop:
         self._call(self.model, inputs, ["STATE"])
 
     def _boundary(self, step: int, clip: int) -> None:
-        """Report the step that comes next; a cancelled job stops here."""
-        total = self._plan.num_forwards
-        self._jobs.progress(self._plan, "denoiser", step=step, num_steps=total, clip=clip)
+        """Report the step that comes next; a job that was stopped ends here."""
+        newest = self.times.compute_s[-1] if self.times.compute_s else None
+        self._jobs.progress(
+            self._plan,
+            "denoiser",
+            step=step,
+            num_steps=self._plan.num_forwards,
+            clip=clip,
+            step_s=newest,
+            session_id=self._session_id,
+            dit=self.model,
+        )
 
     def _step(self, session: Tensors, step: int, clip: int) -> None:
         index = np.full((1, self._merge_key), step, dtype=np.int32)

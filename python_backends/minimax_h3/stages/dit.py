@@ -5,8 +5,10 @@ One model for each partition. They differ in nothing but the weights they load.
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +19,13 @@ from minimax_h3.attention.base import select
 from minimax_h3.caches.adaln_table import AdaLNTableCache
 from minimax_h3.core.constants import TASK_FL2VA, TASK_REF2VA
 from minimax_h3.core.contracts import models_of
-from minimax_h3.core.errors import H3Error, InvalidRequestError, NotAvailableError
+from minimax_h3.core.errors import (
+    H3Error,
+    InvalidRequestError,
+    NotAvailableError,
+    UnknownSessionError,
+)
+from minimax_h3.core.metrics import NO_METER, Meter
 from minimax_h3.core.plan import Plan
 from minimax_h3.denoise.session import (
     Conditioning,
@@ -34,6 +42,7 @@ from minimax_h3.stages.torch_device import Placement, choose_placement
 from minimax_h3.weights.manifest import identify
 
 CONDITIONING = ("PROMPT_EMBEDS", "TEXT_TAGS", "CONDITION_ROWS", "AUDIO_CONDITION_ROWS")
+ORPHANS_EVERY_S = 0.5
 Answer = dict[str, NDArray[np.generic]]
 
 
@@ -55,8 +64,10 @@ class DitStage:
         is_known: Callable[[str], bool],
         log: logging.Logger,
         step_delay_s: float = 0.0,
+        meter: Meter = NO_METER,
     ) -> None:
         self._log = log
+        self._meter = meter
         self._runtime = runtime
         self._placement = placement
         self._sessions = sessions
@@ -88,6 +99,13 @@ class DitStage:
         context.log.info("AdaLN weights on the %s", "host" if on_host else "device")
         model = load_transformer(manifest, device, placement.dtype, adaln_on_host=on_host)
         jobs = JobClient(context.call, context.log)
+        sessions = SessionTable(config.session_lease_s)
+        threading.Thread(
+            target=end_orphans,
+            args=(sessions, jobs, context.log),
+            name="end-orphans",
+            daemon=True,
+        ).start()
         return cls(
             DitRuntime(
                 model,
@@ -98,20 +116,28 @@ class DitStage:
                 select_euler_step(row_ops),
             ),
             placement,
-            SessionTable(config.session_lease_s),
+            sessions,
             lambda session_id: _session_known(jobs, session_id, context.log),
             context.log,
             config.test_step_delay_ms / 1000.0,
+            context.meter,
         )
 
     def run_batch(self, requests: Sequence[StageRequest]) -> list[Answer | H3Error]:
         """Serve the operations of one `execute()`; each fails or succeeds on its own."""
         if self._step_delay_s and any(request.text("OP") == "step" for request in requests):
             time.sleep(self._step_delay_s)
-        return [self._serve(request) for request in requests]
+        answers = [self._serve(request) for request in requests]
+        self._meter.set("h3_sessions", len(self._sessions), model=self.name)
+        return answers
 
     def _serve(self, request: StageRequest) -> Answer | H3Error:
-        operations = {"start": self._start, "step": self._step, "end": self._end}
+        operations = {
+            "start": self._start,
+            "step": self._step,
+            "end": self._end,
+            "status": self._status,
+        }
         operation = request.text("OP")
         if operation not in operations:
             legal = ", ".join(operations)
@@ -157,7 +183,16 @@ class DitStage:
             else {}
         )
         compute_s = time.perf_counter() - began + self._step_delay_s
+        self._meter.observe("h3_step_seconds", compute_s, model=self.name)
+        self._meter.add("h3_forwards_total", model=self.name)
         return _state(ready=True, step=step, compute_s=compute_s, facts=facts)
+
+    def _status(self, request: StageRequest, session_id: str) -> Answer:
+        del request, session_id
+        table = self._sessions
+        return _state(
+            sessions=len(table), started=table.started, ended=table.ended, dropped=table.dropped
+        )
 
     def _end(self, request: StageRequest, session_id: str) -> Answer:
         wanted = "WANT_LATENTS" in request.tensors and bool(request.array("WANT_LATENTS").all())
@@ -200,6 +235,21 @@ class AbsentDit:
     def run_batch(self, requests: Sequence[StageRequest]) -> list[Answer | H3Error]:
         """Refuse every operation."""
         return [NotAvailableError(self._refusal) for _ in requests]
+
+
+def end_orphans(sessions: SessionTable, jobs: JobClient, log: logging.Logger) -> None:
+    """End the sessions whose job has ended while its loop could not end them; never returns.
+
+    A loop that died in mid-job says nothing any more, so the DiT asks.
+    """
+    while True:
+        time.sleep(ORPHANS_EVERY_S)
+        held = sessions.ids()
+        orphans = jobs.say({"op": "orphans", "sessions": held}).get("orphans") if held else None
+        for session_id in orphans if isinstance(orphans, list) else []:
+            with suppress(UnknownSessionError):  # ended meanwhile
+                sessions.end(session_id, want_latents=False)
+                log.warning("ended session %s, whose job has ended without it", session_id)
 
 
 def _require(request: StageRequest, operation: str, *names: str) -> None:

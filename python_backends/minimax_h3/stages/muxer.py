@@ -9,12 +9,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from minimax_h3.control.result_store import ResultStore
 from minimax_h3.core.constants import AUDIO_LATENTS_PER_SECOND, AUDIO_SAMPLE_RATE_HZ, VIDEO_FPS
 from minimax_h3.core.lengths import media_seconds
 from minimax_h3.core.plan import Plan
 from minimax_h3.media.mp4 import mux
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 from minimax_h3.stages.job_client import JobClient
+from minimax_h3.stages.results import open_store
 from minimax_h3.weights.manifest import CheckpointManifest, identify
 
 _VERSIONED = ("minimax-h3-triton", "torch", "diffusers", "transformers", "av", "numpy")
@@ -26,16 +28,19 @@ class MuxerStage:
 
     name: ClassVar[str] = "muxer"
 
-    def __init__(self, manifest: CheckpointManifest, jobs: JobClient) -> None:
+    def __init__(
+        self, manifest: CheckpointManifest, jobs: JobClient, store: ResultStore | None = None
+    ) -> None:
         self._manifest = manifest
         self._jobs = jobs
+        self._store = store
         self._versions = {name: version(name) for name in _VERSIONED}
 
     @classmethod
     def load(cls, context: StageContext) -> "MuxerStage":
         """Read the checkpoint's index, which the metadata names."""
         manifest = identify(context.checkpoint_path, context.config.task_type)
-        return cls(manifest, JobClient(context.call, context.log))
+        return cls(manifest, JobClient(context.call, context.log), open_store(context))
 
     def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
         """Mux every clip and describe the job.
@@ -52,12 +57,19 @@ class MuxerStage:
         for stage in _INFO:
             stages[stage] = json.loads(request.text(f"{stage.upper()}_INFO"))
         stages["muxer"] = {"seconds": round(time.perf_counter() - began, 6)}
-        metadata = self._describe(plan, stages, [len(file) for file in files])
+        metadata = json.dumps(self._describe(plan, stages, [len(file) for file in files]))
+        self._jobs.progress(plan, self.name, step=1, num_steps=1)
+        self._keep(plan, files, metadata)
         self._jobs.ask(plan, "finish")
-        return {
-            "MP4": np.array(files, dtype=object),
-            "METADATA": text_tensor(json.dumps(metadata)),
-        }
+        return {"MP4": np.array(files, dtype=object), "METADATA": text_tensor(metadata)}
+
+    def _keep(self, plan: Plan, files: list[bytes], metadata: str) -> None:
+        """Keep the result for a while; a full disk costs the copy and not the job."""
+        try:
+            if self._store is not None and not self._store.put(plan.job_id, files, metadata):
+                self._jobs.note(plan, "its result is not kept: larger than results_bytes")
+        except OSError as error:
+            self._jobs.note(plan, f"its result is not kept: {error}")
 
     def _describe(
         self, plan: Plan, stages: dict[str, dict[str, object]], sizes: list[int]

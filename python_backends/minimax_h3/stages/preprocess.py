@@ -16,7 +16,12 @@ from minimax_h3.core.compatibility import check_request, check_start
 from minimax_h3.core.conditions import condition_rows
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.constants import Modality
-from minimax_h3.core.contracts import REQUEST_INPUTS, ROUTES
+from minimax_h3.core.contracts import (
+    JOB_ID_PARAMETER,
+    RECEIVED_AT_PARAMETER,
+    REQUEST_INPUTS,
+    ROUTES,
+)
 from minimax_h3.core.errors import H3Error, InvalidRequestError, NotAvailableError
 from minimax_h3.core.fields import FIELDS, MAX_PROMPT_TOKENS, parse_options
 from minimax_h3.core.media_rules import with_canvas
@@ -24,7 +29,7 @@ from minimax_h3.core.plan import Plan, build_plan
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.media.prepare import present_all
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
-from minimax_h3.stages.job_client import JobClient, job_facts
+from minimax_h3.stages.job_client import REFUSALS, JobClient, job_facts, raise_if_stopped
 from minimax_h3.stages.media_files import MediaFiles
 from minimax_h3.stages.request_media import RequestMedia, plan_conditions, read_media
 from minimax_h3.text.presentation import Block, blocks_of, present_request
@@ -81,8 +86,10 @@ class PreprocessStage:
             NotAvailableError: this server cannot serve the task or feature.
             CapacityError: the server is full.
         """
-        received_at, began = time.time(), time.perf_counter()
-        generation = GenerationRequest.from_fields(read_fields(request))
+        received_at, began = _received_at(request), time.perf_counter()
+        fields = read_fields(request)
+        refuse_fields_as_parameters(request)
+        generation = GenerationRequest.from_fields(fields)
         self._check_served(generation)
         media = read_media(generation, self._files)
         generation = with_canvas(generation, [file.facts for file in media.keyframes])
@@ -91,7 +98,7 @@ class PreprocessStage:
         token_ids, tags = present_request(generation.prompt, blocks, self._tokenizer)
         plan = build_plan(
             generation,
-            job_id=uuid.uuid4().hex,
+            job_id=_given_job_id(request) or uuid.uuid4().hex,
             alias=request.request_id,
             text_rows=len(token_ids),
             flow_shift=self._manifest.video_flow_shift,
@@ -124,12 +131,8 @@ class PreprocessStage:
 
     def _admit(self, plan: Plan) -> None:
         """Register the job. A full server or an id in use refuses it; a lost `jobs` does not."""
-        try:
-            self._jobs.tell({**job_facts(plan), "op": "register"})
-        except H3Error as error:
-            if error.kind in ("capacity", "invalid_request"):
-                raise
-            self._jobs.note(plan, f"admitted without jobs: {error}")
+        answer = self._jobs.say({**job_facts(plan), "op": "register"}, refusals=REFUSALS)
+        raise_if_stopped(answer, self.name)
 
     def _pixels(self, plan: Plan, blocks: tuple[Block, ...], media: RequestMedia) -> VisionTensors:
         """Decode what the text encoder sees. The job has a place by now: a failure gives it back.
@@ -184,6 +187,31 @@ def _decode(name: str, value: bytes | str) -> str:
         raise InvalidRequestError(
             f"{name}: byte {error.start} is not UTF-8 ({error.reason}); legal: UTF-8 text"
         ) from error
+
+
+def refuse_fields_as_parameters(request: StageRequest) -> None:
+    """Refuse a request field that was sent as a parameter, where it would have no effect.
+
+    Raises:
+        InvalidRequestError: names the parameter.
+    """
+    misplaced = sorted(name for name in request.parameters if name.lower() in FIELDS)
+    if misplaced:
+        raise InvalidRequestError(
+            f"{misplaced[0]}: sent as a request parameter, which no field is; legal: a tensor of "
+            "its own or a key of OPTIONS"
+        )
+
+
+def _given_job_id(request: StageRequest) -> str:
+    """The id of a job that the stream model has admitted already, or empty."""
+    return str(request.parameters.get(JOB_ID_PARAMETER, "")) if request.trusted else ""
+
+
+def _received_at(request: StageRequest) -> float:
+    """Wall-clock seconds at which the request came; a stream may have waited since."""
+    given = request.parameters.get(RECEIVED_AT_PARAMETER) if request.trusted else None
+    return time.time() if given is None else float(str(given))
 
 
 def check_budgets(plan: Plan, text_tokens: int, max_packed_rows: int) -> None:

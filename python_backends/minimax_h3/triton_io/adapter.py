@@ -1,7 +1,10 @@
 """A `Stage` as the `TritonPythonModel` of its folder."""
 
+import hmac
 import json
 import logging
+import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, TypeAlias, TypeVar, cast
@@ -11,23 +14,37 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from minimax_h3.core.config import parse_parameters
-from minimax_h3.core.contracts import ENSEMBLE_STEPS, MODELS, ModelSpec
+from minimax_h3.core.contracts import (
+    ENSEMBLE_STEPS,
+    MODELS,
+    TRACE_VARIABLE,
+    WORKER_TOKEN_PARAMETER,
+    WORKER_TOKEN_VARIABLE,
+    ModelSpec,
+)
 from minimax_h3.core.errors import CancelledError, H3Error
 from minimax_h3.stages.base import (
     BatchStage,
-    ModelCaller,
     Stage,
     StageContext,
     StageRequest,
+    StreamingStage,
     text_tensor,
 )
-from minimax_h3.triton_io.bls import BlsCaller, encode_error
+from minimax_h3.stages.job_client import JobClient
+from minimax_h3.triton_io.bls import BlsCaller, encode_error, parameters_of
+from minimax_h3.triton_io.meter import TritonMeter
+from minimax_h3.triton_io.observer import Observer
+from minimax_h3.triton_io.probe import answer_probes
 from minimax_h3.triton_io.tensors import read_inputs, write_outputs
 from minimax_h3.triton_io.triton_log import logger_for, printable
 
 # Read by the Python backend itself before it starts the model.
 BACKEND_PARAMETERS = frozenset({"EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS"})
 JOBS_MODEL = "jobs"
+# Stages that work beside another one: only they themselves know when they are done.
+SIDE_BY_SIDE = ("text_encoder", "condition_encoder", "video_decoder", "audio_decoder")
+PLAIN_START = "plain-start"  # the token where nobody made one: it keeps accidents away, no more
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,22 +54,33 @@ Answer: TypeAlias = dict[str, NDArray[np.generic]]
 class StageModel:
     """Everything a Triton model of this repository does besides computing."""
 
-    stage_class: ClassVar[type[Stage] | type[BatchStage]]
+    stage_class: ClassVar[type[Stage] | type[BatchStage] | type[StreamingStage]]
     _spec: ModelSpec
     _log: logging.Logger
-    _call: ModelCaller
-    _stage: Stage | BatchStage
+    _call: BlsCaller
+    _stage: Stage | BatchStage | StreamingStage
+    _jobs: JobClient
+    _token: str
+    _meter: TritonMeter
+    _observer: Observer
+    _delay_s: float
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the stage; a failure is logged with its reason and leaves the model unavailable."""
         name = args["model_name"]
         self._spec = MODELS[name]
         self._log = logger_for(name)
-        self._call = BlsCaller()
+        self._token = os.environ.get(WORKER_TOKEN_VARIABLE, PLAIN_START)
+        self._call = BlsCaller(self._token, traced=TRACE_VARIABLE in os.environ)
+        self._jobs = JobClient(self._call, self._log)
+        self._meter = TritonMeter()
+        self._observer = Observer(name, self._meter, self._log)
         try:
             config = parse_parameters(_parameters(args))
+            self._delay_s = config.test_stage_delay_ms / 1000.0
             folder = Path(args["model_repository"]).resolve()
-            self._stage = self.stage_class.load(StageContext(config, folder, self._call, self._log))
+            context = StageContext(config, folder, self._call, self._log, self._meter)
+            self._stage = self.stage_class.load(context)
         except H3Error as error:
             # The message is the reason; a traceback would only bury it.
             self._log.error("cannot load: %s: %s", error.kind, error)
@@ -64,15 +92,28 @@ class StageModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer every request; one that fails does not touch the others."""
+        return answer_probes(requests, self._serve)
+
+    def _serve(self, requests: Sequence[Any]) -> list[Any]:
+        began = time.perf_counter()
         admitted = [_attempt(self._admit, request) for request in requests]
-        outcomes = self._run_batch(admitted) if self._spec.max_batch_size else self._run(admitted)
-        return [
+        if self._delay_s and self._spec.name in ENSEMBLE_STEPS:
+            time.sleep(self._delay_s)
+        outcomes = (
+            self._run_batch(admitted)
+            if self._spec.max_batch_size
+            else self._run(requests, admitted)
+        )
+        responses = [
             self._respond(request, outcome)
             for request, outcome in zip(requests, outcomes, strict=True)
         ]
+        self._observer.served(admitted, outcomes, time.perf_counter() - began)
+        return responses
 
     def finalize(self) -> None:
         """Triton unloads the model."""
+        self._meter.close()
         self._log.info("unloaded")
 
     def _admit(self, request: Any) -> StageRequest:
@@ -80,15 +121,25 @@ class StageModel:
         # trip to the server; a call from another model (BLS) is never cancelled, so is not asked.
         if self._spec.name in ENSEMBLE_STEPS and request.is_cancelled():
             raise CancelledError("the client cancelled the request")
+        parameters = parameters_of(request)
+        token = str(parameters.get(WORKER_TOKEN_PARAMETER, ""))
         return StageRequest(
-            read_inputs(request, self._spec), request.request_id(), request.is_cancelled
+            read_inputs(request, self._spec),
+            request.request_id(),
+            request.is_cancelled,
+            parameters,
+            trusted=hmac.compare_digest(token.encode(), self._token.encode()),
         )
 
-    def _run(self, admitted: Sequence[StageRequest | Exception]) -> list[Answer | Exception]:
+    def _run(
+        self, requests: Sequence[Any], admitted: Sequence[StageRequest | Exception]
+    ) -> list[Answer | Exception]:
         run = cast("Stage", self._stage).run
-        return [
-            entry if isinstance(entry, Exception) else _attempt(run, entry) for entry in admitted
-        ]
+        outcomes = []
+        for request, entry in zip(requests, admitted, strict=True):
+            with self._call.within(request):
+                outcomes.append(entry if isinstance(entry, Exception) else _attempt(run, entry))
+        return outcomes
 
     def _run_batch(self, admitted: Sequence[StageRequest | Exception]) -> list[Answer | Exception]:
         """All admitted requests in one call; an error of the whole call is each one's error."""
@@ -103,17 +154,20 @@ class StageModel:
         if not isinstance(outcome, Exception):
             tensors = _attempt(write_outputs, outcome, self._spec)
             if not isinstance(tensors, Exception):
+                if self._spec.name in SIDE_BY_SIDE and (job_id := _job_id(request)):
+                    self._jobs.say({"op": "left", "job_id": job_id, "stage": self._spec.name})
                 return pb_utils.InferenceResponse(tensors)
             outcome = tensors
         job_id = _job_id(request)
+        facts = {"job_id": job_id, "request_id": request.request_id()}
         who = f"job {job_id or '-'}, request {request.request_id() or '-'}"
         if isinstance(outcome, H3Error):
             code, kind, message = outcome.triton_code, outcome.kind, str(outcome)
-            self._log.info("%s: %s: %s", who, kind, message)
+            self._log.info("%s: %s: %s", who, kind, message, extra=facts)
         else:
             code, kind = H3Error.triton_code, H3Error.kind
             message = f"{self._spec.name}: unexpected {type(outcome).__name__}; see the server log"
-            self._log.error("%s: unexpected error", who, exc_info=outcome)
+            self._log.error("%s: unexpected error", who, exc_info=outcome, extra=facts)
         if job_id:
             self._tell_jobs(job_id, kind, message)
         text = printable(encode_error(request, kind, message))

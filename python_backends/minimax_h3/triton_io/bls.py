@@ -7,55 +7,61 @@ message. Clients never ask for it and never see it.
 
 import json
 import re
-from collections.abc import Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from minimax_h3.core.errors import (
-    BackendUnavailableError,
-    CancelledError,
-    CapacityError,
-    CheckpointError,
-    ConfigError,
-    H3Error,
-    InvalidRequestError,
-    NotAvailableError,
-    RemoteStageError,
-    UnknownSessionError,
-)
-from minimax_h3.stages.base import Tensors
+from minimax_h3.core.contracts import WORKER_TOKEN_PARAMETER
+from minimax_h3.core.errors import CapacityError, H3Error, RemoteStageError, error_of
+from minimax_h3.stages.base import NO_PARAMETERS, Tensors
 from minimax_h3.triton_io.tensors import to_triton
 
 WANTS_KIND = "wants_error_kind"
 _STOPPING = "Server not ready"  # Triton's words for every call after the stop signal
-_KIND_AND_MESSAGE = re.compile(r"\[(?P<kind>[a-z_]+)\] (?P<message>.*)", re.DOTALL)
-_CLASSES = MappingProxyType(
-    {
-        error.kind: error
-        for error in (
-            BackendUnavailableError,
-            CancelledError,
-            CapacityError,
-            CheckpointError,
-            ConfigError,
-            InvalidRequestError,
-            NotAvailableError,
-            RemoteStageError,
-            UnknownSessionError,
-        )
-    }
+# An ensemble puts its own name in front of what its step answered.
+_KIND_AND_MESSAGE = re.compile(
+    r"(?:in ensemble '[^']*', )*\[(?P<kind>[a-z_]+)\] (?P<message>.*)", re.DOTALL
 )
 
 
 class BlsCaller:
-    """The `ModelCaller` of a stage that runs inside Triton."""
+    """The `ModelCaller` of a stage that runs inside Triton.
+
+    Args:
+        token: the one of this start.
+        traced: whether the server keeps traces.
+    """
+
+    def __init__(self, token: str, *, traced: bool = False) -> None:
+        self._traced = traced
+        self._trace: Any = None
+        self._parameters = {WANTS_KIND: "yes", WORKER_TOKEN_PARAMETER: token}
+
+    @contextmanager
+    def within(self, request: Any) -> Iterator[None]:
+        """Calls made meanwhile belong to the trace of `request`, if traces are kept.
+
+        For a model that serves one request at a time and is not decoupled: in a decoupled one a
+        trace ends server 2.51.
+        """
+        self._trace = request.trace() if self._traced else None
+        try:
+            yield
+        finally:
+            self._trace = None
 
     def __call__(
-        self, model: str, inputs: Tensors, outputs: Sequence[str]
+        self,
+        model: str,
+        inputs: Tensors,
+        outputs: Sequence[str],
+        *,
+        request_id: str = "",
+        parameters: Mapping[str, str] = NO_PARAMETERS,
     ) -> dict[str, NDArray[np.generic]]:
         """Call `model` and return those of `outputs` that it answered with.
 
@@ -68,7 +74,9 @@ class BlsCaller:
             model_name=model,
             requested_output_names=list(outputs),
             inputs=[to_triton(name, tensor) for name, tensor in inputs.items()],
-            parameters={WANTS_KIND: "yes"},
+            request_id=request_id,
+            parameters={**self._parameters, **parameters},
+            **({"trace": self._trace} if self._trace is not None else {}),
         )
         try:
             response = request.exec()
@@ -85,8 +93,18 @@ class BlsCaller:
 
 def encode_error(request: Any, kind: str, message: str) -> str:
     """The error text that answers `request`, with the kind in front if the caller asked for it."""
-    wanted = WANTS_KIND in json.loads(request.parameters() or "{}")
-    return f"[{kind}] {message}" if wanted else message
+    return with_kind(kind, message) if WANTS_KIND in parameters_of(request) else message
+
+
+def with_kind(kind: str, message: str) -> str:
+    """An error text that `decode_error` and the client can take apart."""
+    return f"[{kind}] {message}"
+
+
+def parameters_of(request: Any) -> dict[str, object]:
+    """The parameters of a Triton request, forwarded headers among them."""
+    given: dict[str, object] = json.loads(request.parameters() or "{}")
+    return given
 
 
 def decode_error(model: str, text: str) -> H3Error:
@@ -96,4 +114,4 @@ def decode_error(model: str, text: str) -> H3Error:
         return CapacityError("the server is stopping; retry when it is back")
     if match is None:
         return RemoteStageError(f"{model}: {text}")
-    return _CLASSES.get(match["kind"], RemoteStageError)(match["message"])
+    return error_of(match["kind"], match["message"])

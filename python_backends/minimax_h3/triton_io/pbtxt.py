@@ -78,6 +78,8 @@ def render_model(spec: ModelSpec, config: StageConfig) -> str:
         _tensors("output", spec.outputs),
         f"instance_group [ {{ count: {spec.instances} kind: {spec.kind} }} ]\n",
     ]
+    if spec.decoupled:
+        blocks.append("model_transaction_policy { decoupled: true }\n")
     if spec.max_batch_size:
         # No queue delay: it would be added to every step of a job that runs alone.
         blocks.append("dynamic_batching { }\n")

@@ -1,8 +1,13 @@
 """Python logging that ends in the Triton log."""
 
 import logging
+import os
+from pathlib import Path
 
 import triton_python_backend_utils as pb_utils
+
+from minimax_h3.core.contracts import JSON_LOG_VARIABLE
+from minimax_h3.triton_io.json_log import json_handler
 
 PACKAGE_LOGGER = "minimax_h3"
 
@@ -34,6 +39,11 @@ def logger_for(model_name: str) -> logging.Logger:
     if not any(isinstance(handler, TritonLogHandler) for handler in package.handlers):
         handler = TritonLogHandler()
         handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+        handler.setLevel(logging.INFO)
         package.addHandler(handler)
         package.setLevel(logging.INFO)
+        json_log = os.environ.get(JSON_LOG_VARIABLE)
+        if json_log:
+            package.addHandler(json_handler(Path(json_log)))
+            package.setLevel(logging.DEBUG)  # one entry for each request of each stage
     return logging.getLogger(f"{PACKAGE_LOGGER}.{model_name}")

@@ -4,9 +4,15 @@ import json
 
 import pytest
 
-from minimax_h3.control import job_table
+from minimax_h3.control import registry
 from minimax_h3.control.job_table import JobTable
-from minimax_h3.core.errors import CapacityError, InvalidRequestError
+from minimax_h3.control.registry import Limits
+from minimax_h3.core.errors import (
+    CapacityError,
+    DeadlineRefusedError,
+    InvalidRequestError,
+    NotAvailableError,
+)
 
 
 class Clock:
@@ -21,7 +27,7 @@ def facts(job_id: str, alias: str = "") -> dict[str, object]:
 
 
 def table(clock: Clock | None = None, running: int = 2, most: int = 4) -> JobTable:
-    return JobTable(running, most, 60.0, clock or Clock())
+    return JobTable(Limits(running, most, 3, 60.0), clock or Clock())
 
 
 def say(jobs: JobTable, op: str, job_id: str, **more: object) -> dict[str, object]:
@@ -69,7 +75,7 @@ def test_cancel_reaches_the_worker_at_its_next_word() -> None:
     assert say(jobs, "progress", "a", stage="denoiser", step=3)["cancel"] is False
     assert jobs.handle({"op": "cancel", "id": "mine"})["cancelled"] is True
     assert say(jobs, "progress", "a", stage="denoiser", step=4)["cancel"] is True
-    assert say(jobs, "touch", "a")["cancel"] is True
+    assert say(jobs, "touch", "a", stage="denoiser")["cancel"] is True
     assert say(jobs, "turn", "a")["cancel"] is True
     say(jobs, "fail", "a", stage="denoiser", kind="cancelled", message="was cancelled")
     assert jobs.handle({"op": "get", "id": "a"})["state"] == "cancelled"
@@ -112,7 +118,7 @@ def test_a_job_nobody_speaks_of_is_ended() -> None:
     assert described["state"] == "failed"
     assert described["error"] == {
         "stage": "denoiser",
-        "kind": "lost",
+        "kind": "worker_lost",
         "message": "no worker spoke of this job for 60 s",
     }
 
@@ -122,16 +128,18 @@ def test_old_jobs_are_forgotten() -> None:
     jobs = table(clock)
     say(jobs, "register", "a", alias="mine")
     say(jobs, "finish", "a")
-    clock.now += job_table.KEEP_FINISHED_S + 1
+    clock.now += registry.KEEP_ENDED_S + 1
     assert jobs.handle({"op": "get", "id": "mine"}) == {"unknown": True}
 
 
 def test_finished_jobs_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_table, "KEEP_FINISHED", 3)
-    jobs = table()
+    monkeypatch.setattr(registry, "KEEP_ENDED", 3)
+    clock = Clock()
+    jobs = table(clock)
     for index in range(10):
         say(jobs, "register", f"j{index}")
         say(jobs, "finish", f"j{index}")
+        clock.now += registry.EXPIRE_EVERY_S
     listed = jobs.handle({"op": "list"})["jobs"]
     assert isinstance(listed, list)
     assert [job["job_id"] for job in listed] == ["j7", "j8", "j9"]
@@ -161,3 +169,178 @@ def test_answers_are_json() -> None:
     say(jobs, "register", "a")
     for op in ("ping", "list"):
         json.dumps(jobs.handle({"op": op}))
+
+
+def enqueue(jobs: JobTable, job_id: str, **more: object) -> dict[str, object]:
+    return say(jobs, "enqueue", job_id, streamed=True, **more)
+
+
+def watch(jobs: JobTable, *job_ids: str, seen: int = 0) -> dict[str, dict]:
+    entries = [{**facts(name), "streamed": True, "seen": seen} for name in job_ids]
+    answer = jobs.handle({"op": "watch", "jobs": entries})["jobs"]
+    return {told["job_id"]: told for told in answer}  # type: ignore[attr-defined]
+
+
+def test_streams_wait_for_a_place_and_enter_by_priority() -> None:
+    jobs = table(running=1, most=1)
+    for name, priority in (("a", "normal"), ("b", "low"), ("c", "high")):
+        enqueue(jobs, name, priority=priority)
+    told = watch(jobs, "a", "b", "c")
+    assert [told[name]["state"] for name in "abc"] == ["running", "queued", "queued"]
+    assert [told[name]["position"] for name in "abc"] == [0, 2, 1]
+    with pytest.raises(CapacityError):  # those who wait came first
+        say(jobs, "register", "unary")
+    say(jobs, "finish", "a")
+    assert watch(jobs, "c")["c"]["state"] == "running"
+    assert say(jobs, "register", "c")["job_id"] == "c"  # its place is kept
+
+
+def test_a_queued_job_is_cancelled_at_once() -> None:
+    jobs = table(running=1, most=1)
+    enqueue(jobs, "a")
+    enqueue(jobs, "b")
+    assert jobs.handle({"op": "cancel", "id": "b"})["state"] == "cancelled"
+    assert watch(jobs, "b")["b"]["error"]["kind"] == "cancelled"
+    assert jobs.handle({"op": "ping"})["queued"] == 0
+
+
+def test_a_reborn_table_takes_streams_up_in_their_state() -> None:
+    jobs = table(running=1, most=1)
+    entries = [
+        {**facts("a"), "streamed": True, "queued": False},
+        {**facts("b"), "streamed": True, "queued": True},
+    ]
+    told = jobs.handle({"op": "watch", "jobs": entries})["jobs"]
+    assert [entry["state"] for entry in told] == ["running", "queued"]  # type: ignore[attr-defined]
+
+
+def test_a_named_client_is_limited() -> None:
+    jobs = table(most=9)
+    for name in "abc":
+        say(jobs, "register", name, client="one")
+    with pytest.raises(CapacityError, match=r"client 'one' has 3 unfinished jobs.*retry after"):
+        say(jobs, "register", "d", client="one")
+    with pytest.raises(CapacityError, match="client 'one'"):
+        enqueue(jobs, "e", client="one")
+    say(jobs, "register", "f", client="two")
+    say(jobs, "register", "g")
+    say(jobs, "finish", "a")
+    say(jobs, "register", "h", client="one")
+
+
+def loop(jobs: JobTable, clock: Clock, name: str, steps: int, **more: object) -> None:
+    say(jobs, "turn", name, rows=1000, **more)
+    for step in range(steps):
+        say(jobs, "progress", name, stage="denoiser", step=step, stage_steps=49, step_s=1.0)
+        clock.now += 1.0
+
+
+def test_an_unmeetable_deadline_is_refused_only_with_experience() -> None:
+    clock = Clock()
+    jobs = table(clock)
+    say(jobs, "register", "a", rows=1000, deadline_s=5.0)
+    loop(jobs, clock, "a", 9)
+    with pytest.raises(DeadlineRefusedError, match=r"deadline_s: 60 cannot be met.* about 90 s"):
+        say(jobs, "register", "b", rows=1000, deadline_s=60.0)
+    say(jobs, "register", "b", rows=1000, deadline_s=100.0)
+    assert jobs.handle({"op": "get", "id": "b"})["expected_s"] == pytest.approx(89, abs=2)
+
+
+def test_a_forecast_counts_the_turns_of_others() -> None:
+    clock = Clock()
+    jobs = table(clock, running=2)
+    say(jobs, "register", "a", rows=1000)
+    loop(jobs, clock, "a", 10)
+    alone = jobs.handle({"op": "get", "id": "a"})
+    say(jobs, "register", "b", rows=1000)
+    say(jobs, "turn", "b")
+    shared = jobs.handle({"op": "get", "id": "a"})
+    assert alone["expected_s"] == pytest.approx(10 + 40, abs=1)  # type: ignore[operator]
+    assert shared["expected_s"] == pytest.approx(10 + 2 * 40, abs=1)  # type: ignore[operator]
+    assert shared["expected_step_s"] == pytest.approx(2.0)
+
+
+def test_stages_that_owe_a_word_are_known() -> None:
+    jobs = table()
+    say(jobs, "register", "a")
+    awaiting = lambda: jobs.handle({"op": "get", "id": "a"})["awaiting"]  # noqa: E731
+    say(jobs, "progress", "a", stage="text_encoder")
+    assert awaiting() == ["condition_encoder", "text_encoder"]
+    say(jobs, "left", "a", stage="condition_encoder")
+    say(jobs, "left", "a", stage="text_encoder")
+    assert awaiting() == ["denoiser"]
+    say(jobs, "turn", "a")
+    say(jobs, "release", "a")
+    assert awaiting() == ["audio_decoder", "video_decoder"]
+    say(jobs, "left", "a", stage="audio_decoder")
+    say(jobs, "left", "a", stage="video_decoder")
+    assert awaiting() == ["muxer"]
+
+
+def test_a_lost_worker_ends_its_own_jobs_only() -> None:
+    jobs = table(running=4)
+    for name in "abc":
+        say(jobs, "register", name)
+    for name in "ab":
+        say(jobs, "turn", name)
+    say(jobs, "session", "a", session_id="s-a", dit="dit_fl2va")
+    say(jobs, "release", "b")
+    say(jobs, "left", "b", stage="audio_decoder")
+    lost = lambda model: jobs.handle({"op": "worker_lost", "model": model})["ended"]  # noqa: E731
+    assert lost("dit_fl2va") == ["a"]
+    assert lost("audio_decoder") == ["c"]  # b is done with it
+    assert lost("video_decoder") == ["b"]
+    assert jobs.handle({"op": "ping"})["active"] == 0
+    told = jobs.handle({"op": "get", "id": "a"})
+    assert (told["state"], told["error"]["kind"]) == ("failed", "worker_lost")  # type: ignore[index]
+    # Who still works on it is told at the next word, and the DiT ends what nobody else will.
+    assert say(jobs, "progress", "a", stage="denoiser", step=3)["kind"] == "worker_lost"
+    assert jobs.handle({"op": "orphans", "sessions": ["s-a", "s-x"]}) == {"orphans": ["s-a"]}
+    enqueue(jobs, "d")
+    assert lost("minimax_h3_stream") == ["d"]
+
+
+def test_a_stage_beside_the_one_that_failed_stops() -> None:
+    jobs = table()
+    say(jobs, "register", "a")
+    say(jobs, "fail", "a", stage="audio_decoder", kind="internal", message="boom")
+    told = say(jobs, "progress", "a", stage="video_decoder", step=2)
+    assert told["cancel"] is True
+    assert "has ended in audio_decoder: boom" in str(told["message"])
+
+
+def test_draining_admits_nothing_and_can_stop_everything() -> None:
+    jobs = table(running=1, most=1)
+    enqueue(jobs, "a")
+    enqueue(jobs, "b")
+    assert jobs.handle({"op": "drain"})["active"] == 1
+    assert watch(jobs, "b")["b"]["error"]["kind"] == "capacity"
+    with pytest.raises(CapacityError, match="the server is stopping"):
+        say(jobs, "register", "c")
+    jobs.handle({"op": "drain", "cancel": True})
+    assert say(jobs, "touch", "a", stage="denoiser")["kind"] == "cancelled"
+    jobs.handle({"op": "drain", "on": False})
+    say(jobs, "fail", "a", stage="denoiser", kind="cancelled", message="")
+    say(jobs, "register", "c")
+
+
+def test_clients_may_look_and_cancel_but_not_play_worker() -> None:
+    jobs = table()
+    for op in ("finish", "fail", "drain", "worker_lost", "watch"):
+        with pytest.raises(NotAvailableError, match=f"op: '{op}' is for this server's own models"):
+            jobs.handle({"op": op, **facts("a")}, trusted=False)
+    assert jobs.handle({"op": "ping"}, trusted=False)["ok"] is True
+
+
+def test_a_timeline_has_every_step_and_is_kept_for_the_newest_jobs_only() -> None:
+    clock = Clock()
+    jobs = table(clock, most=99)
+    for index in range(registry.KEEP_TIMELINES + 1):
+        name = f"j{index}"
+        say(jobs, "register", name)
+        loop(jobs, clock, name, 3)
+        say(jobs, "finish", name)
+    marks = jobs.handle({"op": "timeline", "id": "j5"})["marks"]
+    assert [mark[:2] for mark in marks] == [["denoiser", step] for step in range(3)]  # type: ignore[attr-defined]
+    assert jobs.handle({"op": "timeline", "id": "j0"})["marks"] == []
+    assert jobs.handle({"op": "timeline", "id": "nobody"}) == {"unknown": True}

@@ -185,3 +185,29 @@ def test_any_request_is_valid_or_refused(fields: dict[str, object]) -> None:
     assert request.num_frames % 17 == 5
     assert request.width % 32 == 0
     assert request.height % 32 == 0
+
+
+def test_scheduling_fields_have_defaults_and_limits() -> None:
+    plain = GenerationRequest.from_fields({"prompt": "p"})
+    assert (plain.priority, plain.deadline_s, plain.client) == ("normal", None, "")
+    given = {"priority": "high", "deadline_s": 2, "client": "c" * 64}
+    asked = GenerationRequest.from_fields({"prompt": "p"} | given)
+    assert (asked.priority, asked.deadline_s, asked.client) == ("high", 2.0, "c" * 64)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("priority", "urgent"),
+        ("priority", 1),
+        ("deadline_s", 0),
+        ("deadline_s", -1.0),
+        ("deadline_s", 86_401),
+        ("deadline_s", float("nan")),
+        ("client", ""),
+        ("client", "c" * 65),
+    ],
+)
+def test_wrong_scheduling_fields_are_named(name: str, value: object) -> None:
+    with pytest.raises(InvalidRequestError, match=f"^{name}: .* is not legal; legal: "):
+        GenerationRequest.from_fields({"prompt": "p", name: value})

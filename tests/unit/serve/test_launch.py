@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,14 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from minimax_h3.core.config import StageConfig
-from minimax_h3.core.contracts import ENSEMBLE, MODELS, models_of
+from minimax_h3.core.contracts import (
+    ENSEMBLE,
+    JSON_LOG_VARIABLE,
+    MODELS,
+    TRACE_VARIABLE,
+    WORKER_TOKEN_VARIABLE,
+    models_of,
+)
 from minimax_h3.core.errors import BackendUnavailableError
 from minimax_h3.serve import installation
 from minimax_h3.serve.launch import STUB_SHELL, prepare_launch, server_flags
@@ -32,8 +40,11 @@ def test_the_repository_of_a_start_carries_its_parameters(
 ) -> None:
     stage = StageConfig(checkpoint_dir="/weights", max_jobs=5, device="cpu")
     launch = prepare_launch(settings_with(stage=stage, tritonserver=fake_server()), INHERITED)
+    assert not launch.folder.exists()
+    launch.lay_out()
     for model in models_of("fl2va"):
-        assert parameters(launch.folder, model) == stage.parameters()
+        results_dir = str(launch.folder / "results")
+        assert parameters(launch.folder, model) == stage.parameters() | {"results_dir": results_dir}
         assert (launch.folder / "model_repository" / model / "1" / "model.py").is_file()
     assert (launch.folder / "model_repository" / ENSEMBLE.name / "1").is_dir()
 
@@ -68,6 +79,7 @@ def test_python_caches_are_not_copied(
     settings = settings_with(tritonserver=fake_server())
     (settings.model_repository / "jobs" / "1" / "__pycache__").mkdir()
     launch = prepare_launch(settings, INHERITED)
+    launch.lay_out()
     assert list((launch.folder / "model_repository" / "jobs" / "1").iterdir()) == [
         launch.folder / "model_repository" / "jobs" / "1" / "model.py"
     ]
@@ -119,7 +131,9 @@ def test_a_named_server_keeps_its_own_backends_and_libraries(
     assert launch.command[0] == str(script)
     assert not any(flag.startswith("--backend-directory") for flag in launch.command)
     # The models must run on the Python that this package is installed in.
-    assert launch.environment == {
+    environment = dict(launch.environment)
+    assert len(environment.pop(WORKER_TOKEN_VARIABLE)) == 32
+    assert environment == {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin",
         "GOMP_SPINCOUNT": "3000",
         "BASH_ENV": str(STUB_SHELL),
@@ -151,6 +165,7 @@ def test_the_wheels_backend_gets_the_stub_of_this_python(
     wheel = fake_wheel(tmp_path, "3.8", version)
     monkeypatch.setattr(installation, "wheel_folder", lambda: wheel)
     launch = prepare_launch(settings_with(), INHERITED)
+    launch.lay_out()
     backend = launch.folder / "backends" / "python"
     assert (backend / installation.STUB).read_text() == version
     assert {file.name for file in backend.iterdir()} == {
@@ -185,10 +200,27 @@ def test_the_shell_text_is_the_same_start(
 ) -> None:
     settings = settings_with(tritonserver=fake_server(), run_dir=tmp_path / "a-run's-folder")
     launch = prepare_launch(check_settings(settings), INHERITED)
-    *exports, stack, command = launch.shell_text().replace("\\\n", "").split("\n")
+    *exports, files, stack, command = launch.shell_text().replace("\\\n", "").split("\n")
     assert shlex.split(command) == ["exec", *launch.command]
     assert stack.startswith("ulimit -s 524288 ")  # as in the README
     assert [shlex.split(line)[1].split("=", 1) for line in exports] == [
         list(item) for item in launch.environment.items()
     ]
     json.dumps(launch.command)
+    assert not launch.folder.exists()
+    subprocess.run(["bash", "-c", files], check=True)
+    for model in MODELS:
+        assert parameters(launch.folder, model) == launch.settings.stage.parameters()
+
+
+def test_trace_flags_and_the_json_log(
+    settings_with: Settings, fake_server: Callable[[], Path]
+) -> None:
+    url = "http://127.0.0.1:4318/v1/traces"
+    plain = prepare_launch(settings_with(tritonserver=fake_server()), INHERITED)
+    assert not {TRACE_VARIABLE, JSON_LOG_VARIABLE} & plain.environment.keys()
+    settings = settings_with(tritonserver=fake_server(), otlp_url=url, log_format="json")
+    launch = prepare_launch(settings, INHERITED)
+    assert f"--trace-config=opentelemetry,url={url}" in launch.command
+    assert launch.environment[TRACE_VARIABLE]
+    assert launch.environment[JSON_LOG_VARIABLE] == str(launch.folder / "models.jsonl")

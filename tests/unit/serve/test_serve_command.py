@@ -1,8 +1,10 @@
 """The command line of `h3 serve`."""
 
 import argparse
+import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from minimax_h3.core.config import StageConfig
-from minimax_h3.serve import command
+from minimax_h3.serve import command, service
 from minimax_h3.serve.settings import ServeSettings
 
 Settings = Callable[..., ServeSettings]
@@ -45,7 +47,9 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
         *("--media-root", str(tmp_path)),
         *("--host", "0.0.0.0", "--http-port", "1", "--grpc-port", "2", "--metrics-port", "3"),
         *("--model-repository", str(tmp_path), "--run-dir", "r", "--tritonserver", "t"),
-        *("--log-level", "verbose", "--ready-timeout", "7"),
+        *("--log-level", "verbose", "--ready-timeout", "7", "--grace", "8"),
+        *("--hang-timeout", "9", "--silence-timeout", "10", "--log-format", "json"),
+        *("--otlp-url", "http://127.0.0.1:4318/v1/traces"),
     )
     assert command.settings_of(options) == ServeSettings(
         stage=StageConfig(
@@ -71,6 +75,11 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
         tritonserver=Path("t"),
         log_level="verbose",
         ready_timeout_s=7.0,
+        grace_s=8.0,
+        hang_timeout_s=9.0,
+        silence_timeout_s=10.0,
+        log_format="json",
+        otlp_url="http://127.0.0.1:4318/v1/traces",
     )
 
 
@@ -93,7 +102,7 @@ def test_an_error_is_one_line_and_a_status(
     assert "max_jobs: 1 is not legal" in capsys.readouterr().err
 
 
-def test_print_command_starts_nothing(
+def test_print_command_starts_nothing_and_leaves_nothing(
     settings_with: Settings,
     fake_server: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
@@ -102,6 +111,7 @@ def test_print_command_starts_nothing(
     assert command.run(parse(*words_of(settings), "--print-command")) == 0
     text = capsys.readouterr().out
     assert text.startswith("export PATH=")
+    assert not settings.run_dir.exists()
     assert f"exec {settings.tritonserver} \\\n  --model-repository=" in text
 
 
@@ -119,8 +129,10 @@ def test_a_signal_stops_it_in_good_order(
     assert command.run(parse(*words_of(settings))) == 0
     timer.join()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "h3 serve: stopping"
-    assert lines[-2].startswith("h3 serve: ready: HTTP http://127.0.0.1:")
+    assert lines[-1] == "h3 serve: stopped"
+    assert "h3 serve: stopping" in lines
+    ready = next(line for line in lines if " ready: " in line)
+    assert ready.startswith("h3 serve: ready: HTTP http://127.0.0.1:")
     assert signal.getsignal(number) is before
 
 
@@ -128,8 +140,42 @@ def test_a_server_that_dies_while_serving_is_an_error(
     settings_with: Settings,
     fake_server: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(service, "MAX_RESTARTS", 1)
     behaviour = "import threading; threading.Timer(1.0, os._exit, (3,)).start()"
     settings = settings_with(tritonserver=fake_server(behaviour))
     assert command.run(parse(*words_of(settings))) == 1
-    assert "h3 serve: tritonserver exited with 3, log " in capsys.readouterr().err
+    output = capsys.readouterr()
+    assert "started 1 times again, and still: tritonserver exited with 3, log " in output.err
+    assert output.out.count(" ready: ") == 2
+
+
+def test_print_command_works_while_the_ports_are_taken(
+    settings_with: Settings,
+    fake_server: Callable[[], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = words_of(settings_with(tritonserver=fake_server()))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        words[words.index("--http-port") + 1] = port
+        assert command.run(parse(*words)) == 1
+        assert f"http-port: {port} cannot be used" in capsys.readouterr().err
+        assert command.run(parse(*words, "--print-command")) == 0
+    assert f"--http-port={port}" in capsys.readouterr().out
+
+
+def test_json_lines(
+    settings_with: Settings,
+    fake_server: Callable[[], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = settings_with(tritonserver=fake_server())
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    assert command.run(parse(*words_of(settings), "--log-format", "json")) == 0
+    timer.join()
+    entries = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert entries[-1]["message"] == "stopped"
+    assert {entry["source"] for entry in entries} == {"h3 serve"}

@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from minimax_h3.control.job_table import JobTable
+from minimax_h3.control.registry import Limits
 from minimax_h3.core.errors import (
     BackendUnavailableError,
     CancelledError,
@@ -29,7 +30,7 @@ class Server:
     """Answers `jobs` from a real table and the DiT from a script; records what the DiT was sent."""
 
     def __init__(self) -> None:
-        self.table = JobTable(2, 8, 60.0)
+        self.table = JobTable(Limits(2, 8, 8, 60.0))
         self.sent: list[tuple[str, str]] = []
         self.keys: set[int] = set()
         self.jobs_alive = True
@@ -129,7 +130,7 @@ def test_cancel_costs_no_further_step_and_ends_the_session() -> None:
             server.table.handle({"op": "cancel", "id": "j"})
 
     server.on_step = cancel_in_second_step
-    with pytest.raises(CancelledError, match="job j was cancelled in denoiser at 2/4"):
+    with pytest.raises(CancelledError, match="job j was cancelled; stopped in denoiser at 2/4"):
         stage(server).run(request())
     assert server.ops() == ["start", "step", "step", "end"]
     assert state_of(server)["position"] == 0
@@ -145,7 +146,7 @@ def test_cancel_while_waiting_starts_nothing() -> None:
         {"op": "register", "job_id": "j", "task": "t2va", "num_steps": 4, "num_clips": 1}
     )
     server.table.handle({"op": "cancel", "id": "j"})
-    with pytest.raises(CancelledError, match="cancelled while waiting"):
+    with pytest.raises(CancelledError, match="was cancelled; stopped in the queue"):
         stage(server).run(request())
     assert server.sent == []
 

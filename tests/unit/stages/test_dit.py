@@ -43,6 +43,9 @@ def load(
 ) -> BatchStage:
     def jobs(model: str, inputs: dict, outputs: list[str]) -> dict:
         operation = json.loads(inputs["OP"][0])
+        if operation["op"] == "orphans":
+            orphans = [held for held in operation["sessions"] if held.startswith("orphan")]
+            return {"ANSWER": text_tensor(json.dumps({"orphans": orphans}))}
         assert operation["op"] == "session_known"
         if operation["session_id"] == "jobs is away":
             raise RemoteStageError("not healthy")

@@ -152,7 +152,7 @@ def test_an_unexpected_load_error_is_logged_with_its_traceback() -> None:
 def test_an_answer_becomes_tensors(told: list[dict]) -> None:
     (response,) = loaded(Single, "audio_decoder").execute([request()])
     assert {tensor.name() for tensor in response.output_tensors()} == set(GOOD)
-    assert told == []
+    assert told == [{"op": "left", "job_id": "job-7", "stage": "audio_decoder"}]
 
 
 def test_the_stage_sees_request_id_and_cancellation() -> None:

@@ -38,7 +38,7 @@ def all_error_classes() -> list[type[errors.H3Error]]:
 def test_only_the_asked_outputs_come_back() -> None:
     tensors = [pb_utils.Tensor(name, np.ones(2, np.float32)) for name in ("A", "B")]
     seen = answer_with(pb_utils.InferenceResponse(tensors))
-    answer = BlsCaller()("jobs", REQUEST, ["A", "LEFT_OUT"])
+    answer = BlsCaller("token")("jobs", REQUEST, ["A", "LEFT_OUT"])
     assert list(answer) == ["A"]
     assert seen[0].model_name == "jobs"
     assert seen[0].requested_output_names() == ["A", "LEFT_OUT"]
@@ -65,7 +65,7 @@ def test_the_call_asks_for_the_kind_and_raises_it() -> None:
 
     pb_utils.serve_calls_with(answer)
     with pytest.raises(errors.CapacityError, match=r"^full$"):
-        BlsCaller()("jobs", REQUEST, ["ANSWER"])
+        BlsCaller("token")("jobs", REQUEST, ["ANSWER"])
 
 
 def test_a_client_never_sees_the_kind() -> None:
@@ -75,13 +75,13 @@ def test_a_client_never_sees_the_kind() -> None:
 def test_the_servers_own_errors_name_the_model() -> None:
     fail_with("[request id: <id_unknown>] Stub process 'jobs_0_0' is not healthy.")
     with pytest.raises(errors.RemoteStageError, match=r"^jobs: \[request id.* is not healthy"):
-        BlsCaller()("jobs", REQUEST, ["ANSWER"])
+        BlsCaller("token")("jobs", REQUEST, ["ANSWER"])
 
 
 def test_a_stopping_server_is_worth_another_try_later() -> None:
     fail_with("Model dit_fl2va - Error when running inference: Server not ready")
     with pytest.raises(errors.CapacityError, match="the server is stopping"):
-        BlsCaller()("dit_fl2va", REQUEST, ["STATE"])
+        BlsCaller("token")("dit_fl2va", REQUEST, ["STATE"])
 
 
 def test_a_call_that_cannot_be_made_is_a_remote_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,4 +90,4 @@ def test_a_call_that_cannot_be_made_is_a_remote_error(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(pb_utils.InferenceRequest, "exec", refuse)
     with pytest.raises(errors.RemoteStageError, match=r"^nowhere: no such model$"):
-        BlsCaller()("nowhere", REQUEST, ["ANSWER"])
+        BlsCaller("token")("nowhere", REQUEST, ["ANSWER"])

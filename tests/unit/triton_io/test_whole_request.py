@@ -20,13 +20,20 @@ SMALL = {
 }
 
 
+@pytest.fixture(autouse=True)
+def own_results(tmp_path: Path) -> dict[str, str]:
+    return {"results_dir": str(tmp_path / "results")}
+
+
 def ask_jobs(server: InProcessServer, operation: dict) -> dict:
     answer = server.infer("jobs", {"OP": text_tensor(json.dumps(operation))})
     return json.loads(answer["ANSWER"][0])
 
 
-def test_a_prompt_becomes_a_file_and_a_wrong_one_a_refusal(tiny_checkpoint: Path) -> None:
-    parameters = {
+def test_a_prompt_becomes_a_file_and_a_wrong_one_a_refusal(
+    tiny_checkpoint: Path, own_results: dict[str, str]
+) -> None:
+    parameters = own_results | {
         "checkpoint_dir": str(tiny_checkpoint),
         "device": "cpu",
         "running_jobs": "1",
@@ -44,6 +51,11 @@ def test_a_prompt_becomes_a_file_and_a_wrong_one_a_refusal(tiny_checkpoint: Path
         assert [model for model in models if model not in ROUTES.values()] == list(ENSEMBLE_STEPS)
         assert models.count(ROUTES["t2va"]) >= 1 + 3 + 1  # start, steps, end
         assert ask_jobs(server, {"op": "get", "id": "mine"})["state"] == "finished"
+        kept = server.infer("results", {"JOB": text_tensor("mine")})
+        assert kept["MP4"][0] == answer["MP4"][0]
+        assert kept["METADATA"][0] == answer["METADATA"][0]
+        with pytest.raises(InferenceError, match=r"NOT_FOUND: JOB: no result of '../x' is kept"):
+            server.infer("results", {"JOB": text_tensor("../x")})
 
         with pytest.raises(InferenceError) as refusal:
             server.infer("minimax_h3", SMALL | {"FPS": np.array([30], np.float32)})

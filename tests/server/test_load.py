@@ -1,0 +1,105 @@
+"""More than the server can do, and many requests at once."""
+
+import random
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+from watching import dit_status, until
+
+from h3_client.client import H3Client
+from h3_client.errors import H3ClientError
+from h3_client.load import report, run_load
+from h3_client.stream import ClipStream
+from minimax_h3.media.check import frame_hashes
+
+TINY = {"width": 32, "height": 32, "num_frames": 107, "num_inference_steps": 4}
+
+
+def test_overload_rejects_the_excess_and_keeps_its_pace(module_server, soak_seconds: int) -> None:
+    places = 3
+    server = module_server(running_jobs=places, max_jobs=places, test_step_delay_ms=100)
+    client = H3Client(server.grpc_url)
+    fields = TINY | {"num_inference_steps": 8}
+
+    def send(index: int) -> None:
+        client.generate("p", seed=index, **fields)
+
+    send(0)
+    # Full but not overloaded: as many clients as places, each waits for its answer.
+    full: list[float] = []
+
+    def closed_loop(index: int) -> None:
+        for turn in range(4):
+            began = time.monotonic()
+            send(10 * index + turn)
+            full.append(time.monotonic() - began)
+
+    with ThreadPoolExecutor(places) as pool:
+        list(pool.map(closed_loop, range(places)))
+    median = statistics.median(full)
+    rate = 10 * places / median
+    duration = 60.0 if soak_seconds > 600 else 8.0
+    told = report(run_load(send, rate, duration), rate, duration)
+    print(median, told)  # noqa: T201
+    assert told["failed"] == 0
+    assert told["rejected"] > 5 * told["accepted"]
+    assert told["rejection_s"]["p50"] < 0.05
+    assert told["latency_s"]["p50"] < 1.25 * median
+    assert client.ping()["active"] == 0
+
+
+@pytest.fixture(scope="module")
+def wide_server(module_server):
+    return module_server(running_jobs=4, max_jobs=24, stream_jobs=200)
+
+
+def test_answers_never_cross_when_clients_give_up(wide_server) -> None:
+    server = wide_server
+    client = H3Client(server.grpc_url)
+    solo = {seed: client.generate("p", seed=seed, **TINY).mp4 for seed in range(3)}
+    rng, wrong = random.Random(1), []
+
+    def ask(index: int) -> None:
+        limit = rng.choice((0.05, 0.3, None, None))
+        try:
+            made = client.generate("p", seed=index % 3, timeout_s=limit, **TINY)
+        except H3ClientError as error:
+            if error.status != "DEADLINE_EXCEEDED":
+                wrong.append(str(error))
+            return
+        if made.mp4 != solo[index % 3]:
+            wrong.append(f"{index} got another answer")
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(ask, range(30)))
+    assert wrong == []
+    until(lambda: client.ping()["active"] == 0, 60)
+    assert dit_status(server)["sessions"] == 0
+
+
+def test_many_at_once(wide_server, soak_seconds: int) -> None:
+    requests = 200 if soak_seconds > 600 else 24
+    server = wide_server
+    client = H3Client(server.grpc_url)
+    expected = frame_hashes(client.generate("p", **TINY).mp4[0])
+    wrong: list[object] = []
+
+    def ask(index: int) -> None:
+        fields = TINY | {"seed": 42}
+        with ClipStream(server.grpc_url, "p", fields, silence_s=20) as stream:
+            list(stream)
+        if frame_hashes(stream.result.mp4[0]) != expected:
+            wrong.append(index)
+
+    with ThreadPoolExecutor(requests) as pool:
+        list(pool.map(ask, range(requests)))
+    assert wrong == []
+    assert client.ping()["active"] == 0
+    assert dit_status(server)["sessions"] == 0
+    shared = psutil.Process(server.process.pid).num_fds()
+    for _ in range(5):
+        client.generate("p", **TINY)
+    assert abs(psutil.Process(server.process.pid).num_fds() - shared) < 8

@@ -1,0 +1,157 @@
+"""Metrics, JSON log, traces and `h3 health` of a server that made a clip; then it is killed."""
+
+import http.server
+import json
+import re
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from supervised import H3, Supervised, supervised, wait_for
+
+from h3_client.client import H3ClientError
+from minimax_h3.core.contracts import ENSEMBLE_STEPS, MODELS
+from minimax_h3.core.metrics import METRICS
+from minimax_h3.serve.stubs import find_stubs, is_alive
+
+STEPS = 5
+pytestmark = pytest.mark.timeout(300)
+
+REQUEST = {"prompt": "a red ball", "width": 64, "height": 64, "num_inference_steps": STEPS}
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """An OpenTelemetry collector that keeps the spans."""
+
+    spans: list[dict] = []  # noqa: RUF012  # one collector
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        for resource in body["resourceSpans"]:
+            for scope in resource["scopeSpans"]:
+                self.spans.extend(scope["spans"])
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/v1/traces"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def serving(
+    tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, collector: str
+) -> Iterator[Supervised]:
+    folder = tmp_path_factory.mktemp("observed")
+    words = ("--otlp-url", collector, "--log-format", "json")
+    with supervised(tiny_checkpoint, folder, *words) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def job_id(serving: Supervised) -> str:
+    made = serving.client().generate(**REQUEST)
+    with pytest.raises(H3ClientError):
+        serving.client().generate(**REQUEST | {"width": 65})
+    return str(made.metadata["job_id"])
+
+
+def test_every_metric_is_exported(serving: Supervised, job_id: str) -> None:
+    wait_for(lambda: serving.metric("h3_jobs_ended_total", state="finished") == 1)
+    assert serving.metric("h3_forwards_total", model="dit_fl2va") == STEPS - 1
+    assert serving.metric("h3_step_seconds_count", model="dit_fl2va") == STEPS - 1
+    assert serving.metric("h3_queue_wait_seconds_count") == 1
+    assert serving.metric("h3_sessions", model="dit_fl2va") == 0
+    assert serving.metric("h3_errors_total", stage="preprocess", kind="invalid_request") == 1
+    for stage in set(ENSEMBLE_STEPS) - {"preprocess"}:
+        assert serving.metric("h3_stage_seconds_count", stage=stage) == 1, stage
+    assert serving.metric("h3_bytes_total", stage="muxer", direction="out") > 10_000
+    assert serving.metric("nv_inference_request_success", model="minimax_h3") == 1
+    with urllib.request.urlopen(f"http://{serving.facts['metrics_url']}/metrics") as answer:
+        text = answer.read().decode()
+    # Nothing was lost so far, and a family without a value is not exported.
+    for name in METRICS.keys() - {"h3_workers_lost_total"}:
+        assert f"# TYPE {name} {METRICS[name].kind}\n" in text
+
+
+def test_the_json_log_has_the_history_of_a_job(serving: Supervised, job_id: str) -> None:
+    log = Path(serving.facts["log"]).with_name("models.jsonl")
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    served = [entry for entry in entries if entry.get("job_id") == job_id]
+    assert {entry["model"] for entry in served} == set(ENSEMBLE_STEPS)
+    assert all(entry["message"] == "served" and entry["seconds"] >= 0 for entry in served)
+    refused = [entry for entry in entries if entry.get("error_kind") == "invalid_request"]
+    assert len(refused) == 1
+    for line in serving.lines():
+        assert json.loads(line)["source"] == "h3 serve"
+
+
+def test_one_trace_has_the_ensemble_its_stages_and_their_calls(
+    serving: Supervised, job_id: str
+) -> None:
+    def whole() -> list[list[str]]:
+        traces: dict[str, list[str]] = {}
+        for span in list(Collector.spans):
+            traces.setdefault(span["traceId"], []).append(span["name"])
+        wanted = {"minimax_h3", *ENSEMBLE_STEPS, "dit_fl2va", "jobs"}
+        return [names for names in traces.values() if wanted <= set(names)]
+
+    wait_for(whole, 30)
+    (names,) = whole()
+    assert names.count("dit_fl2va") >= STEPS - 1 + 2  # steps, start and end
+
+
+def test_every_process_loads_its_model_once(serving: Supervised, job_id: str) -> None:
+    """Loading the ensemble must not load the weights of its models again."""
+    log = Path(serving.facts["log"]).read_text()
+    for model, spec in MODELS.items():
+        assert len(re.findall(rf"{model}: loaded as {model}_0_\d+:", log)) == spec.instances
+
+
+def test_health_asks_every_model(serving: Supervised, job_id: str) -> None:
+    words = [str(H3), "health", "--url", serving.facts["http_url"], "--timeout", "3"]
+    healthy = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert healthy.returncode == 0, healthy.stdout
+    assert healthy.stdout.splitlines() == [
+        "jobs: answers",
+        *(f"{model}: answers" for model in sorted(MODELS.keys() - {"jobs"})),
+    ]
+    (muxer,) = serving.stubs("muxer")
+    muxer.suspend()
+    try:
+        sick = subprocess.run(words, capture_output=True, text=True, check=False)
+    finally:
+        muxer.resume()
+    assert sick.returncode == 1
+    assert "muxer: SILENT" in sick.stdout.splitlines()
+    nobody = subprocess.run(
+        [str(H3), "health", "--url", "127.0.0.1:9"], capture_output=True, text=True, check=False
+    )
+    assert nobody.returncode == 1
+
+
+def test_nothing_outlives_a_killed_supervisor(serving: Supervised, job_id: str) -> None:
+    family = [stub for stubs in find_stubs(serving.server_pid).values() for stub in stubs]
+    family.append(psutil.Process(serving.server_pid))
+    assert len(family) > len(MODELS)
+    serving.process.kill()
+    wait_for(lambda: not any(is_alive(process) for process in family), 10)
+    regions = list(Path("/dev/shm").glob(f"{serving.region_prefix}*"))
+    assert regions, "nobody was left to remove them"
+    from minimax_h3.serve.shared_memory import remove_abandoned
+
+    assert serving.region_prefix.split("_")[1] in remove_abandoned()
+    assert not any(region.exists() for region in regions)

@@ -1,0 +1,178 @@
+"""Who runs when: steps of several jobs in turn, priorities, forecasts and deadlines."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from watching import dit_status, step_times, until
+
+from h3_client.client import GenerationResult, H3Client
+from h3_client.errors import H3ClientError
+from h3_client.stream import ClipStream
+
+DELAY_MS = 60
+SMALL = {"width": 64, "height": 64}
+
+
+@pytest.fixture(scope="module")
+def server(module_server):
+    return module_server(test_step_delay_ms=DELAY_MS, running_jobs=3, max_jobs=8)
+
+
+@pytest.fixture
+def client(server) -> H3Client:
+    return H3Client(server.grpc_url)
+
+
+def run(server, name: str, forwards: int, **fields: object) -> GenerationResult:
+    return H3Client(server.grpc_url).generate(
+        "p", request_id=name, num_inference_steps=forwards + 1, **SMALL, **fields
+    )
+
+
+def at_step(client: H3Client, name: str, step: int) -> bool:
+    job = client.job(name)
+    return bool(job.get("dit")) and job["step"] >= step
+
+
+def loop_seconds(result: GenerationResult) -> float:
+    return result.metadata["stages"]["denoiser"]["seconds"]
+
+
+def test_the_textbook_timeline(server, client: H3Client) -> None:
+    run(server, "warm", 2)
+    steps_before = server.inference_count("dit_fl2va")
+    with ThreadPoolExecutor(3) as pool:
+        a = pool.submit(run, server, "A", 14)
+        until(lambda: at_step(client, "A", 1))
+        b = pool.submit(run, server, "B", 14)
+        until(lambda: at_step(client, "B", 1))
+        c = pool.submit(run, server, "C", 5)
+        until(lambda: at_step(client, "B", 3))
+        client.cancel("B")
+        with pytest.raises(H3ClientError, match="was cancelled"):
+            b.result()
+        a.result()
+        c.result()
+    times = {name: step_times(server, name) for name in "ABC"}
+    assert (len(times["A"]), len(times["C"])) == (14, 5)
+    assert len(times["B"]) <= 5  # the cancel costs at most one step
+    order = "".join(name for _, name in sorted((at, name) for name in "ABC" for at in times[name]))
+    assert order.startswith("A"), order
+    joined, left = order.index("B"), order.rindex("B")
+    # In turn: while two run, neither has two steps in a row; B costs nothing after its cancel.
+    assert "AA" not in order[joined:left], order
+    assert "BB" not in order, order
+    both = order[left + 1 : order.rindex("C")]
+    assert "AAA" not in both, order
+    assert "CC" not in both, order
+    calls = server.inference_count("dit_fl2va") - steps_before
+    assert calls >= sum(map(len, times.values())) + 6  # each start and end
+    assert dit_status(server)["sessions"] == 0
+
+
+def test_two_long_jobs_share_fairly(server) -> None:
+    solo = loop_seconds(run(server, "solo", 49))
+    began = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(lambda: (run(server, "first", 49), time.monotonic() - began))
+        time.sleep(0.5)
+        second = pool.submit(lambda: (run(server, "second", 49), time.monotonic() - began))
+        ends = sorted([first.result()[1], second.result()[1]])
+    beside = 1.0  # encoders, decoders and the way there
+    assert ends[0] < (2 * solo - 0.5) * 1.25 + beside
+    assert ends[1] < 2 * solo * 1.25 + beside
+
+
+def test_a_short_job_is_not_stuck_behind_a_long_one(server, client: H3Client) -> None:
+    solo = run(server, "short solo", 4).seconds
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(run, server, "long", 49)
+        until(lambda: at_step(client, "long", 3))
+        short = run(server, "short", 4).seconds
+        assert not long.done()
+        long.result()
+    assert short < 3 * solo
+
+
+def test_the_forecast_is_right_after_five_steps(server, client: H3Client) -> None:
+    run(server, "teacher", 5)  # the first jobs teach what the stages around the loop cost
+    forecasts = {}
+    with ClipStream(server.grpc_url, "p", {**SMALL, "num_inference_steps": 50}) as stream:
+        for event in stream:
+            if event.get("stage") == "denoiser" and "expected_s" in event:
+                forecasts[event["step"]] = event["expected_s"]
+    truth = stream.result.seconds
+    for step in range(5, 49):
+        if step in forecasts:
+            assert forecasts[step] == pytest.approx(truth, rel=0.2), step
+
+
+def test_one_long_and_three_short_jobs_equal_their_solo_runs(server) -> None:
+    wanted = [("l0", 20, 1), ("s1", 3, 2), ("s2", 3, 3), ("s3", 3, 4)]
+    solo = {name: run(server, f"solo {name}", n, seed=seed).mp4 for name, n, seed in wanted}
+    with ThreadPoolExecutor(4) as pool:
+        jobs = {}
+        for name, forwards, seed in wanted:
+            jobs[name] = pool.submit(run, server, name, forwards, seed=seed)
+            time.sleep(0.05)
+        assert {name: job.result().mp4 for name, job in jobs.items()} == solo
+
+
+@pytest.fixture(scope="module")
+def one_turn(module_server):
+    return module_server(test_step_delay_ms=DELAY_MS, running_jobs=1, max_jobs=8)
+
+
+def test_deadlines(one_turn) -> None:
+    server = one_turn
+    client = H3Client(server.grpc_url)
+    # Without experience a job is let in, and stopped when its time is over.
+    began = time.monotonic()
+    with pytest.raises(H3ClientError, match=r"deadline_s: 1 s have passed") as late:
+        run(server, "late", 60, deadline_s=1.0)
+    assert 1.0 < time.monotonic() - began < 2.0
+    assert late.value.status == "CANCELLED"
+    assert client.job("late")["error"]["kind"] == "deadline_exceeded"
+    # With experience it is refused at once.
+    with pytest.raises(H3ClientError, match=r"deadline_s: 1 cannot be met; .* about") as refused:
+        run(server, "never", 60, deadline_s=1.0)
+    assert refused.value.status == "UNAVAILABLE"
+    with (
+        pytest.raises(H3ClientError, match="cannot be met") as refused,
+        ClipStream(
+            server.grpc_url, "p", {**SMALL, "num_inference_steps": 61, "deadline_s": 1.0}
+        ) as stream,
+    ):
+        list(stream)
+    assert refused.value.kind == "deadline_refused"
+    assert run(server, "in time", 4, deadline_s=30.0).mp4
+    # A waiting job hears of its deadline too.
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(run, server, "busy", 60)
+        until(lambda: at_step(client, "busy", 1))
+        began = time.monotonic()
+        with pytest.raises(H3ClientError, match="cannot be met"):
+            run(server, "behind", 4, deadline_s=1.0)
+        assert time.monotonic() - began < 1.0
+        client.cancel("busy")
+        with pytest.raises(H3ClientError):
+            busy.result()
+    assert client.ping()["active"] == 0
+    assert dit_status(server)["sessions"] == 0
+
+
+def test_a_high_priority_enters_first(one_turn) -> None:
+    server = one_turn
+    client = H3Client(server.grpc_url)
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(run, server, "running", 20)]
+        until(lambda: at_step(client, "running", 1))
+        for name, priority in (("low", "low"), ("normal", "normal"), ("high", "high")):
+            jobs.append(pool.submit(run, server, name, 2, priority=priority))
+            until(lambda name=name: client.job(name).get("state") == "waiting")
+        assert [client.job(name)["position"] for name in ("high", "normal", "low")] == [1, 2, 3]
+        for job in jobs:
+            job.result()
+    first_steps = [step_times(server, name)[0] for name in ("high", "normal", "low")]
+    assert first_steps == sorted(first_steps)
