@@ -15,6 +15,7 @@ from minimax_h3.core.conditions import AUDIO, DRIVING_AUDIO, IMAGE, KEYFRAME, VI
 from minimax_h3.core.errors import CapacityError, InvalidRequestError, NotAvailableError
 from minimax_h3.stages import preprocess
 from minimax_h3.stages.base import text_tensor
+from minimax_h3.stages.media_files import MediaFiles
 
 CAT, ROCKET = picture("chelsea.png").read_bytes(), picture("rocket.jpg").read_bytes()
 BUNNY = clip("bigbuckbunny.mp4").read_bytes()
@@ -250,6 +251,26 @@ def test_names_need_a_media_root(tiny_checkpoint: Path, served: Served, tmp_path
     )
     given, _ = served.run(KEYFRAMES=files(CAT))
     assert named.conditions == given.conditions  # the digest included
+
+
+def test_names_are_not_read_beyond_the_sum_of_all_files(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in range(12):
+        with (tmp_path / f"{index}.mp4").open("wb") as file:
+            file.truncate(50 * 1024**2)
+    read: list[bytes] = []
+    whole = MediaFiles.read
+
+    def counted(self: MediaFiles, element: bytes, subject: str) -> bytes:
+        read.append(element)
+        return whole(self, element, subject)
+
+    monkeypatch.setattr(MediaFiles, "read", counted)
+    served = Served(tiny_checkpoint, media_root=str(tmp_path))
+    with pytest.raises(InvalidRequestError, match=r"^keyframes, references: .*256 MiB"):
+        served.run(REFERENCES=files(*[f"file:{index}.mp4".encode() for index in range(12)]))
+    assert len(read) == 6
 
 
 @pytest.mark.parametrize(
