@@ -9,7 +9,6 @@ from media_samples import moving_clip
 from source_samples import Clip, number, tones, video
 
 from minimax_h3.core.errors import InvalidRequestError
-from minimax_h3.media.containers import opened
 from minimax_h3.media.facts import inspect
 from minimax_h3.media.kinds import identify
 from minimax_h3.media.videos import VideoWindow, prepare_video, presented_frames, video_canvas
@@ -159,23 +158,6 @@ def test_a_fragmented_clip_is_read():
 
 def test_hevc_is_read():
     assert inspect(video(Clip(frames=48, codec="libx265")), NAME).video.codec == "hevc"
-
-
-def test_a_file_cannot_make_the_reader_open_another_one(tmp_path):
-    """A MOV data reference to a file that exists is not followed."""
-    data = video(Clip(frames=48, form="mov"))
-    target = tmp_path / "other.mov"
-    target.write_bytes(data)
-    alias = b"url " + bytes(4) + f"file://{target}".encode() + b"\0"
-    box = (8 + len(alias) - 4 + 4).to_bytes(4, "big") + alias
-    assert b"url \0\0\0\1" in data
-    hostile = data.replace(b"url \0\0\0\1", b"url \0\0\0\0", 1) + box
-    form = identify(hostile, NAME)
-    try:
-        with opened(hostile, form, NAME) as container:
-            assert container.streams.video
-    except InvalidRequestError:
-        return
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libx265"])
