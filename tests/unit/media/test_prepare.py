@@ -54,8 +54,7 @@ def test_a_reference_picture_has_rows_of_its_own_size():
     assert sample_presented(condition, data).shape == (2048, 3424, 3)
 
 
-@pytest.mark.parametrize("target", [107, 124, 362])
-@pytest.mark.parametrize("start", [0.0, 0.5])
+@pytest.mark.parametrize(("target", "start"), [(107, 0.5), (124, 0.0), (362, 0.5)])
 def test_what_is_loaded_of_a_video_is_what_was_planned(target, start):
     clip = Clip(frames=162, fps=30, sound=tones(5.4, 44_100), sound_rate=44_100)
     data = video(clip)
