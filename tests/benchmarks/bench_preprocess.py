@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -32,7 +33,8 @@ from minimax_h3.stages.preprocess import PreprocessStage
 
 PICTURE_SIZE = (4000, 3000)
 CLIP_SIZE, CLIP_SECONDS = (1920, 1080), 15
-RATES = (24, 30, 60)
+RATES = (24, 60)
+KEPT_FRAMES = 60
 
 
 def photos(folder: Path) -> None:
@@ -48,7 +50,11 @@ def photos(folder: Path) -> None:
 def clips(folder: Path) -> None:
     """A cartoon, forth and back, at each rate; H.264 with B-frames, about 9 Mbit/s."""
     with av.open(str(sample_media.clip("bigbuckbunny.mp4"))) as source:
-        frames = [frame.to_image().resize(CLIP_SIZE) for frame in source.decode(video=0)]
+        width, height = CLIP_SIZE
+        frames = [
+            frame.reformat(width, height, "yuv420p")
+            for frame, _ in zip(source.decode(video=0), range(KEPT_FRAMES), strict=False)
+        ]
     order = [*range(len(frames)), *range(len(frames) - 2, 0, -1)]
     for rate in RATES:
         with av.open(str(folder / f"clip{rate}.mp4"), "w") as target:
@@ -56,8 +62,9 @@ def clips(folder: Path) -> None:
             stream = target.add_stream("libx264", rate=rate, options=options)
             stream.width, stream.height, stream.pix_fmt = *CLIP_SIZE, "yuv420p"
             for index in range(CLIP_SECONDS * rate):
-                picture = frames[order[index % len(order)]]
-                target.mux(stream.encode(av.VideoFrame.from_image(picture)))
+                frame = frames[order[index % len(order)]]
+                frame.pts, frame.time_base = index, Fraction(1, rate)
+                target.mux(stream.encode(frame))
             target.mux(stream.encode(None))
 
 

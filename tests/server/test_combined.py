@@ -23,12 +23,11 @@ REQUESTS: dict[str, dict[str, object]] = {
     "t2va": {},
     "fl2va": {"keyframes": [picture(80, 80), picture(60, 90, 1)], "frame_indices": [0, -1]},
     "ref2va": {
-        "references": [picture(300, 280, 2), clip(256, 256, 50, with_sound=True), sound(2.1)]
+        "references": [picture(300, 280, 2), clip(112, 64, 50, with_sound=True), sound(2.1)]
     },
 }
 QUICK = REQUESTS | {"ref2va": {"references": [picture(300, 280, 2), sound(2.1)]}}
 NOISE_BYTES = 16 * 1024**2  # of some twenty processes; a bench shows 2 % with a large DiT
-DRIVEN = ("t2va", "fl2va")
 DITS = ("dit_fl2va", "dit_ref2va")
 ROUTE = {"t2va": "dit_fl2va", "fl2va": "dit_fl2va", "ref2va": "dit_ref2va"}
 CALLS = 1 + (POINTS - 1) + 1  # start, steps, end; a step may be asked again until it is ready
@@ -93,9 +92,13 @@ def test_tasks_run_at_the_same_time_and_equal_their_solo_runs(combined: Any) -> 
 
 
 def test_a_driving_audio_may_join_any_task(combined: Any) -> None:
-    source = {"references": [sound(5.5, 3)], "audio_mode": "lock_source"}
-    made = [generate(combined, source | {"task": task, **REQUESTS[task]}) for task in DRIVEN]
-    assert [result.metadata["task"] for result in made] == list(DRIVEN)
+    source = sound(5.5, 3)
+    pictures = {"ref2va": [picture(300, 280, 2)]}
+    made = []
+    for task in REQUESTS:
+        files = {"references": [*pictures.get(task, []), source], "audio_mode": "lock_source"}
+        made.append(generate(combined, REQUESTS[task] | files | {"task": task}))
+    assert [result.metadata["task"] for result in made] == list(REQUESTS)
     sounds = {sample_hash(result.mp4[0]) for result in made}
     assert len(sounds) == 1  # the source's own, whatever is drawn to it
     assert sounds != {sample_hash(generate(combined, {"task": "t2va"}).mp4[0])}

@@ -1,5 +1,6 @@
 """The checkout's repository under a plain tritonserver, asked by the README's curl line."""
 
+import json
 import os
 import re
 import shutil
@@ -78,3 +79,23 @@ def test_the_readmes_curl_line_gets_a_file_that_plays(plain_server: str, tmp_pat
     subprocess.run(["bash", "-c", line], check=True, cwd=tmp_path)
     report = check_mp4(tmp_path / "fox.mp4", Expectation(width=128, height=96, num_frames=124))
     assert report.passed, str(report)
+
+
+def test_the_other_dit_is_a_shell_that_refuses_by_name(plain_server: str) -> None:
+    """The committed configuration serves t2va and fl2va; a plain start loads every folder."""
+    ready = f"http://{plain_server}/v2/models/dit_ref2va/ready"
+    with urllib.request.urlopen(ready) as answer:
+        assert answer.status == 200
+    words = {"OP": "step", "SESSION": "s"}
+    inputs = [
+        {"name": name, "datatype": "BYTES", "shape": [1, 1], "data": [word]}
+        for name, word in words.items()
+    ]
+    step = urllib.request.Request(
+        f"http://{plain_server}/v2/models/dit_ref2va/infer", json.dumps({"inputs": inputs}).encode()
+    )
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        urllib.request.urlopen(step)
+    assert refusal.value.code == 400
+    answer = json.load(refusal.value)["error"]
+    assert answer.startswith("dit_ref2va: holds no weights, because task_type is 'fl2va'")

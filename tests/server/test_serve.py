@@ -19,7 +19,7 @@ from fakes.dummy_stages import write_dummy_repository
 from tritonclient.utils import InferenceServerException
 
 from minimax_h3.core.config import StageConfig
-from minimax_h3.core.contracts import MODELS
+from minimax_h3.core.contracts import models_of
 from minimax_h3.serve.launch import STACK_BYTES
 from minimax_h3.serve.settings import ServeSettings
 
@@ -80,11 +80,11 @@ def test_ready_line_facts_and_a_clean_stop(serve: tuple[subprocess.Popen, Path])
     assert f"HTTP http://{facts['http_url']} gRPC {facts['grpc_url']}" in ready
     assert is_ready(facts["http_url"])
     tree = psutil.Process(facts["pid"]).children(recursive=True)
-    assert len(tree) == len(MODELS)  # one instance each
+    assert len(tree) == len(models_of("fl2va"))  # one instance each
     assert {stub.rlimit(psutil.RLIMIT_STACK)[0] for stub in tree} == {8 * 2**20}
     assert psutil.Process(facts["pid"]).rlimit(psutil.RLIMIT_STACK)[0] >= STACK_BYTES
     prefix = next(flag.split("=")[-1] for flag in facts["command"] if "shm-region" in flag)
-    assert len(list(Path("/dev/shm").glob(f"{prefix}*"))) == len(MODELS)
+    assert len(list(Path("/dev/shm").glob(f"{prefix}*"))) == len(models_of("fl2va"))
     for connection in psutil.Process(facts["pid"]).net_connections(kind="tcp"):
         if connection.status == psutil.CONN_LISTEN:
             assert connection.laddr.ip.removeprefix("::ffff:") == "127.0.0.1"

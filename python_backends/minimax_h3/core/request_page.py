@@ -75,6 +75,7 @@ Seconds may exceed their limit by {slack:g} s, the rounding of containers and co
 | variable frame rate | resampled by time stamps: whole frames are dropped or doubled |
 | video longer than the clip | cut to the clip's frames, then down to 17 n + 5 |
 | sound | 32 kHz stereo; mono is doubled, more channels are mixed down; cut to the clip's length |
+| locked sound (`lock_source`) | cut to the clip, or filled up with zero latents |
 | silent track | kept as silence; a video without a track has no sound |
 | animated WEBP or GIF, HEIC, AVIF, AVI, WebM, other formats and codecs | refused by name |
 | no frames, truncated, damaged, more pixels than it says | refused by name |

@@ -19,6 +19,7 @@ from minimax_h3.core.conditions import (
 )
 from minimax_h3.core.constants import (
     AUDIO_HOP_SAMPLES,
+    PRESENTED_FRAME_STEP,
     VAE_CLIP_FRAMES,
     VAE_TAIL_FRAMES,
     VIDEO_FPS,
@@ -50,7 +51,6 @@ from minimax_h3.media.videos import (
     video_origin,
 )
 
-PRESENTED_STRIDE = 12  # the text encoder sees a reference video at 2 frames a second
 _PICTURES_AHEAD = 2  # decoded at the same time; bounds the memory
 
 
@@ -189,7 +189,7 @@ def sample_presented(condition: Condition, encoded: bytes) -> Pixels:
     """
     if condition.kind == VIDEO:
         name, form = _named(condition, encoded)
-        window = _window(condition, condition.presented_frames, PRESENTED_STRIDE)
+        window = _window(condition, condition.presented_frames, PRESENTED_FRAME_STEP)
         return np.stack(list(prepare_video(encoded, form, name, window)))
     return _picture(condition, encoded)
 

@@ -74,7 +74,11 @@ def plan_conditions(request: GenerationRequest, media: RequestMedia) -> tuple[Co
 
 
 def _read(field: str, elements: Sequence[bytes], files: MediaFiles) -> list[bytes]:
-    return [files.read(element, f"{field}[{index}]") for index, element in enumerate(elements)]
+    encoded: list[bytes] = []
+    for index, element in enumerate(elements):
+        encoded.append(files.read(element, f"{field}[{index}]"))
+        check_request_bytes(encoded)  # at once: names are short, the files behind them are not
+    return encoded
 
 
 def _inspected(field: str, encoded: Sequence[bytes]) -> tuple[SourceFile, ...]:

@@ -193,18 +193,6 @@ def step_state(**values):
     return state
 
 
-@given(width=st.integers(16, 8192), height=st.integers(16, 8192))
-def test_a_covering_picture_is_cut_in_its_middle(width, height):
-    """Against plain arithmetic, on the geometry alone."""
-    if not 0.25 <= width / height <= 4:
-        return
-    scale = max(160 / width, 96 / height)
-    covering = max(160, round(width * scale)), max(96, round(height * scale))
-    assert covering[0] >= 160
-    assert covering[1] >= 96
-    assert covering[0] == 160 or covering[1] == 96
-
-
 @pytest.mark.parametrize(
     ("size", "expected"),
     [

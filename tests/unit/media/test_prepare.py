@@ -54,8 +54,7 @@ def test_a_reference_picture_has_rows_of_its_own_size():
     assert sample_presented(condition, data).shape == (2048, 3424, 3)
 
 
-@pytest.mark.parametrize("target", [107, 124, 362])
-@pytest.mark.parametrize("start", [0.0, 0.5])
+@pytest.mark.parametrize(("target", "start"), [(107, 0.5), (124, 0.0), (362, 0.5)])
 def test_what_is_loaded_of_a_video_is_what_was_planned(target, start):
     clip = Clip(frames=162, fps=30, sound=tones(5.4, 44_100), sound_rate=44_100)
     data = video(clip)
@@ -128,25 +127,13 @@ def test_pictures_are_presented_in_order_whatever_takes_longer():
     np.testing.assert_array_equal(shown[2], sample_presented(conditions[3], files[3]))
 
 
-def test_damage_behind_the_header_is_refused_when_the_frames_are_read():
+def test_damage_behind_the_first_frame_is_refused_when_the_frames_are_read():
     data = bytearray(video(Clip(frames=96, width=320, height=240)))
+    where = bytes(data).index(b"mdat") + 3_000
+    data[where : where + 300] = bytes(300)
     condition = planned(bytes(data))
-    where = bytes(data).index(b"mdat") + 600
-    data[where : where + 3_000] = bytes(3_000)
-    broken = planned(bytes(data)) if _inspectable(bytes(data)) else None
-    if broken is None:
-        return
-    assert condition.digest != broken.digest
     with pytest.raises(InvalidRequestError, match=r"references\[0\]: damaged or truncated MP4"):
-        list(loaded(broken, bytes(data)).frames)
-
-
-def _inspectable(data: bytes) -> bool:
-    try:
-        inspect(data, "references[0]")
-    except InvalidRequestError:
-        return False
-    return True
+        list(loaded(condition, bytes(data)).frames)
 
 
 def test_the_frames_of_a_clip_are_never_held_together():

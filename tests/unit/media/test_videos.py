@@ -9,19 +9,21 @@ from media_samples import moving_clip
 from source_samples import Clip, number, tones, video
 
 from minimax_h3.core.errors import InvalidRequestError
-from minimax_h3.media.containers import opened
 from minimax_h3.media.facts import inspect
 from minimax_h3.media.kinds import identify
 from minimax_h3.media.videos import VideoWindow, prepare_video, presented_frames, video_canvas
 
 NAME = "references[0]"
+STORED = (96, 64)  # of a `Clip`: no time is spent on scaling
 
 
-def prepared(data: bytes, target: int, start: float = 0.0, stride: int = 1) -> np.ndarray:
-    """The frames of a file on their own canvas."""
+def prepared(
+    data: bytes, target: int, start: float = 0.0, stride: int = 1, size: tuple[int, int] = ()
+) -> np.ndarray:
+    """The frames of a file, on their own canvas unless a size is given."""
     measure = inspect(data, NAME).video
     count = presented_frames(measure.timeline.span, Fraction(start), target)
-    window = VideoWindow(*video_canvas(measure), Fraction(start), count, stride)
+    window = VideoWindow(*(size or video_canvas(measure)), Fraction(start), count, stride)
     return np.stack(list(prepare_video(data, identify(data, NAME), NAME, window)))
 
 
@@ -49,9 +51,9 @@ def test_a_rotated_phone_video_is_upright(turn, tmp_path):
     data = video(Clip(frames=48, turn=turn))
     facts = inspect(data, NAME)
     assert (facts.width, facts.height) == ((96, 64) if turn == 180 else (64, 96))
-    made = prepared(data, 22)
-    np.testing.assert_array_equal(made, by_the_reference(data, 22, tmp_path / "clip.mp4"))
-    assert [number(np.rot90(frame, turn // 90)) for frame in made] == list(range(22))
+    made = prepared(data, 5)
+    np.testing.assert_array_equal(made, by_the_reference(data, 5, tmp_path / "clip.mp4"))
+    assert [number(np.rot90(frame, turn // 90)) for frame in made] == list(range(5))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def slots_by_definition(times: list[float], count: int, start: float) -> list[in
 def test_a_variable_frame_rate_is_resampled_by_timestamps():
     times = [0.0, 0.05, 0.3, 0.34, 0.38, 0.4, 0.7, 1.0, 1.01, 1.02, 1.5, 1.52, 1.9, 2.2, 2.21]
     data = video(Clip(frames=len(times), times=times))
-    made = [number(frame) for frame in prepared(data, 124)]
+    made = [number(frame) for frame in prepared(data, 124, size=STORED)]
     span = float(inspect(data, NAME).video.timeline.span)
     assert len(made) == math.floor(span * 24 + 0.5)
     assert made == slots_by_definition(times, len(made), 0.0)
@@ -94,7 +96,7 @@ def test_a_variable_frame_rate_is_resampled_by_timestamps():
 @pytest.mark.parametrize("start", [0.0, 0.25, 0.49, 1.0])
 @pytest.mark.parametrize("stride", [1, 12])
 def test_start_and_stride_pick_slots_of_the_whole_clip(start, stride):
-    made = prepared(video(Clip(frames=96, fps=30)), 124, start, stride)
+    made = prepared(video(Clip(frames=96, fps=30)), 124, start, stride, STORED)
     times = [index / 30 for index in range(96)]
     expected = slots_by_definition(times, math.floor((3.2 - start) * 24 + 0.5), start)
     assert [number(frame) for frame in made] == expected[::stride]
@@ -161,24 +163,8 @@ def test_hevc_is_read():
     assert inspect(video(Clip(frames=48, codec="libx265")), NAME).video.codec == "hevc"
 
 
-def test_a_file_cannot_make_the_reader_open_another_one(tmp_path):
-    """A MOV data reference to a file that exists is not followed."""
-    data = video(Clip(frames=48, form="mov"))
-    target = tmp_path / "other.mov"
-    target.write_bytes(data)
-    alias = b"url " + bytes(4) + f"file://{target}".encode() + b"\0"
-    box = (8 + len(alias) - 4 + 4).to_bytes(4, "big") + alias
-    assert b"url \0\0\0\1" in data
-    hostile = data.replace(b"url \0\0\0\1", b"url \0\0\0\0", 1) + box
-    form = identify(hostile, NAME)
-    try:
-        with opened(hostile, form, NAME) as container:
-            assert container.streams.video
-    except InvalidRequestError:
-        return
-
-
 @pytest.mark.parametrize("codec", ["libx264", "libx265"])
 def test_frames_that_are_not_decoded_change_no_other_frame(codec):
     data = video(Clip(frames=96, fps=30, codec=codec))
-    np.testing.assert_array_equal(prepared(data, 124, stride=12), prepared(data, 124)[::12])
+    every = prepared(data, 124, size=STORED)
+    np.testing.assert_array_equal(prepared(data, 124, stride=12, size=STORED), every[::12])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minimax_h3.core.contracts import MODELS
+from minimax_h3.core.contracts import models_of
 from minimax_h3.core.errors import ConfigError
 from minimax_h3.serve import server_process
 from minimax_h3.serve.server_process import (
@@ -60,7 +60,9 @@ def test_it_is_ready_and_leaves_only_its_log(
     assert not runs(child)
     assert regions(launch.shared_memory_prefix) == []
     assert list(launch.folder.iterdir()) == [launch.log_file]
-    assert any(f"1 of {len(MODELS) + 1} models loaded (+ jobs)" in line for line in said)
+    assert any(
+        f"1 of {len(models_of('fl2va')) + 1} models loaded (+ jobs)" in line for line in said
+    )
 
 
 def test_a_proxy_of_the_environment_is_not_asked(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from minimax_h3.core.contracts import MODELS
 from minimax_h3.serve import supervisor as module
 from minimax_h3.serve.healing import Healer, HealingError
 from minimax_h3.serve.progress_watch import Patience
@@ -96,12 +95,12 @@ def watch(processes: dict, monkeypatch: pytest.MonkeyPatch) -> Watch:
     return Watch(processes, monkeypatch)
 
 
-def test_nothing_is_done_to_a_server_that_works(watch: Watch) -> None:
+def test_nothing_is_done_to_a_server_that_works(watch: Watch, processes: dict) -> None:
     for _ in range(30):
         watch.tick()
     assert watch.said == []
     assert watch.server.orders == []
-    assert set(watch.server.probed) == MODELS.keys() - {"jobs"}
+    assert set(watch.server.probed) == processes.keys() - {"jobs"}
 
 
 def test_a_dead_process_is_noticed_at_the_next_look(watch: Watch, processes: dict) -> None:

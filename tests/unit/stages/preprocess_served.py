@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from minimax_h3.control.job_table import JobTable
+from minimax_h3.control.registry import Limits
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.plan import Plan
 from minimax_h3.stages.base import StageContext, StageRequest, Tensors, text_tensor
@@ -28,7 +29,7 @@ class Jobs:
     """Answers `jobs` from a real table."""
 
     def __init__(self, max_jobs: int = 8) -> None:
-        self.table = JobTable(1, max_jobs, 60.0)
+        self.table = JobTable(Limits(1, max_jobs, 8, 60.0))
 
     def __call__(self, model: str, inputs: Tensors, outputs: Sequence[str]) -> Answer:
         operation = json.loads(np.asarray(inputs["OP"]).reshape(-1)[0])

@@ -11,10 +11,12 @@ from preprocess_served import picture_bytes as png
 
 from h3_client.sample_media import clip, picture
 from minimax_h3.control.job_table import JobTable
+from minimax_h3.control.registry import Limits
 from minimax_h3.core.conditions import AUDIO, DRIVING_AUDIO, IMAGE, KEYFRAME, VIDEO
 from minimax_h3.core.errors import CapacityError, InvalidRequestError, NotAvailableError
 from minimax_h3.stages import preprocess
 from minimax_h3.stages.base import text_tensor
+from minimax_h3.stages.media_files import MediaFiles
 
 CAT, ROCKET = picture("chelsea.png").read_bytes(), picture("rocket.jpg").read_bytes()
 BUNNY = clip("bigbuckbunny.mp4").read_bytes()
@@ -29,7 +31,7 @@ def served(tiny_checkpoint: Path) -> Served:
 @pytest.fixture(autouse=True)
 def _fresh_jobs(request: pytest.FixtureRequest) -> None:
     if "served" in request.fixturenames:
-        request.getfixturevalue("served").jobs.table = JobTable(1, 8, 60.0)
+        request.getfixturevalue("served").jobs.table = JobTable(Limits(1, 8, 8, 60.0))
 
 
 def text_options(**options: object) -> NDArray[np.generic]:
@@ -230,7 +232,7 @@ def test_a_file_that_breaks_after_admission_gives_its_place_back(
 
 
 def test_a_full_server_decodes_nothing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    served.jobs.table = JobTable(1, 1, 60.0)
+    served.jobs.table = JobTable(Limits(1, 1, 8, 60.0))
     served.run()
 
     def decode(*_: object) -> None:
@@ -250,6 +252,26 @@ def test_names_need_a_media_root(tiny_checkpoint: Path, served: Served, tmp_path
     )
     given, _ = served.run(KEYFRAMES=files(CAT))
     assert named.conditions == given.conditions  # the digest included
+
+
+def test_names_are_not_read_beyond_the_sum_of_all_files(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in range(12):
+        with (tmp_path / f"{index}.mp4").open("wb") as file:
+            file.truncate(50 * 1024**2)
+    read: list[bytes] = []
+    whole = MediaFiles.read
+
+    def counted(self: MediaFiles, element: bytes, subject: str) -> bytes:
+        read.append(element)
+        return whole(self, element, subject)
+
+    monkeypatch.setattr(MediaFiles, "read", counted)
+    served = Served(tiny_checkpoint, media_root=str(tmp_path))
+    with pytest.raises(InvalidRequestError, match=r"^keyframes, references: .*256 MiB"):
+        served.run(REFERENCES=files(*[f"file:{index}.mp4".encode() for index in range(12)]))
+    assert len(read) == 6
 
 
 @pytest.mark.parametrize(
