@@ -208,6 +208,7 @@ def test_a_dead_stream_model_is_noticed_and_its_jobs_are_ended(mortal_server) ->
     assert time.monotonic() - began < 8
     told = tell_jobs(server, {"op": "worker_lost", "model": "minimax_h3_stream"})
     assert len(told["ended"]) == 1
+    tell_jobs(server, {"op": "worker_back", "model": "minimax_h3_stream"})
     assert client.ping()["active"] == 0
     until(lambda: dit_status(server)["sessions"] == 0, 3)
 
