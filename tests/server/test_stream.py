@@ -170,7 +170,7 @@ def test_streams_wait_with_positions_and_the_excess_is_refused(server) -> None:
 
 @pytest.fixture(scope="module")
 def mortal_server(module_server):
-    return module_server(client_jobs=1, max_jobs=2, test_step_delay_ms=60)
+    return module_server(client_jobs=1, running_jobs=2, max_jobs=2, test_step_delay_ms=60)
 
 
 def test_named_clients_are_limited(mortal_server) -> None:
