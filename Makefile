@@ -13,8 +13,7 @@ PROFILE ?= tiny
 ACCEPT ?= out/accept
 PYTEST := $(PY) -m pytest
 
-.PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench
-.PHONY: bench-gpu loadtest clean
+.PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench bench-gpu loadtest clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14

@@ -15,6 +15,7 @@ import psutil
 from preprocess_served import Served, clip_bytes, files, picture_bytes, wav_bytes
 
 from minimax_h3.control.job_table import JobTable
+from minimax_h3.control.registry import Limits
 from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
 from minimax_h3.core.fields import FIELDS, RESERVED_FIELDS
 from minimax_h3.stages.base import StageRequest, text_tensor
@@ -121,7 +122,7 @@ def run(checkpoint: Path, count: int) -> dict[str, int]:
     refusals: list[str] = []
     halfway = 0
     for index in range(count):
-        served.jobs.table = JobTable(1, 8, 60.0)
+        served.jobs.table = JobTable(Limits(1, 8, 8, 60.0))
         try:
             served.stage.run(StageRequest(requests()))
         except (InvalidRequestError, NotAvailableError) as refusal:

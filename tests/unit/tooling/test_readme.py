@@ -11,7 +11,6 @@ import pytest
 
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.contracts import MODELS, REQUEST_INPUTS
-from minimax_h3.core.request_page import fields_table
 from minimax_h3.stages.preprocess import MAX_RETURNED_FRAME_BYTES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,10 +30,6 @@ def code_blocks(text: str, language: str) -> list[str]:
 
 def test_length() -> None:
     assert len(README.splitlines()) < 200
-
-
-def test_field_table_equals_the_code() -> None:
-    assert fields_table() in section("Request fields")
 
 
 def test_limits_are_the_defaults() -> None:
