@@ -32,14 +32,18 @@ def table(title: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1:]]
 
 
+def import_unless_for_gpu(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != "triton":  # the language of the GPU kernels
+            raise
+
+
 def error_classes() -> Iterator[type[H3Error]]:
     pb_utils.install()
     for module in pkgutil.walk_packages(minimax_h3.__path__, "minimax_h3."):
-        try:
-            importlib.import_module(module.name)
-        except ModuleNotFoundError as error:
-            if error.name != "triton":  # kernels of the GPU machine
-                raise
+        import_unless_for_gpu(module.name)
 
     def below(kind: type[H3Error]) -> Iterator[type[H3Error]]:
         yield kind
