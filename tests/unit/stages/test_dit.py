@@ -121,6 +121,7 @@ def test_a_session_from_start_to_end(stage: DitStage) -> None:
     assert state(start(stage, "s"))["ready"] is False
     first = state(run_step(stage, "s", 0))
     assert first["facts"]["attention"] == "sdpa"
+    assert first["facts"]["row_ops"] == "reference"
     assert first["compute_s"] > 0
     assert "facts" in first
     assert not state(run_step(stage, "s", 1))["facts"]
