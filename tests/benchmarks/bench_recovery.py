@@ -1,4 +1,4 @@
-"""Kill a process of each model under `h3 serve`: seconds until it is noticed, and until it serves.
+"""Memory of each process of `h3 serve`; and, when it is killed, seconds until its model serves.
 
 `python -m tests.benchmarks.bench_recovery CHECKPOINT` prints JSON.
 """
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def measure(checkpoint: Path, folder: Path) -> dict[str, object]:
-    """Seconds by model."""
+    """Memory after a clip, then seconds by model."""
     output = folder / "output"
     command = [
         *(str(Path(sys.executable).parent / "h3"), "serve", "--checkpoint", str(checkpoint)),
@@ -52,7 +52,7 @@ def measure(checkpoint: Path, folder: Path) -> dict[str, object]:
         server.wait()
 
 
-def recovery(output: Path, server_pid: int, model: str) -> dict[str, float]:
+def recovery(output: Path, server_pid: int, model: str, client: H3Client) -> dict[str, float]:
     """Kill one process of a model; seconds to each of the supervisor's two lines."""
     began = time.monotonic()
     find_stubs(server_pid)[model][0].kill()
@@ -65,6 +65,7 @@ def recovery(output: Path, server_pid: int, model: str) -> dict[str, float]:
         "noticed_s": round(noticed, 2),
         "reload_s": reload_s,
         "serves_s": round(whole, 2),
+        "clip_after_s": clip_seconds(client),
     }
 
 
