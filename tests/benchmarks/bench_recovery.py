@@ -15,6 +15,7 @@ from pathlib import Path
 from h3_client.client import H3Client
 from minimax_h3.core.contracts import MODELS
 from minimax_h3.serve.stubs import find_stubs
+from tests.server.process_memory import usage_of
 
 WAIT_S = 120.0
 
@@ -43,9 +44,11 @@ def measure(checkpoint: Path, folder: Path) -> dict[str, object]:
         facts = json.loads(Path(ready.split(" facts ")[1]).read_text())
         client = H3Client(facts["grpc_url"])
         client.generate("a", width=64, height=64, num_inference_steps=2)
+        usage = usage_of(facts["pid"], region_prefix="h3_")
+        private = {name: round(size / 2**20, 1) for name, size in usage.private_bytes.items()}
         return {
-            model: recovery(output, facts["pid"], model) | {"clip_after": clip_seconds(client)}
-            for model in MODELS
+            "private_mib": private,
+            "recovery": {model: recovery(output, facts["pid"], model, client) for model in MODELS},
         }
     finally:
         server.terminate()
