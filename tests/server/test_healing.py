@@ -105,15 +105,12 @@ def test_one_loop_dies_and_the_other_goes_on(serving: Supervised) -> None:
         jobs = {name: start(serving, pool, name, 50) for name in ("loop-a", "loop-b")}
         for name in jobs:
             wait_for(lambda name=name: in_loop(serving, name))
-        busy = max(serving.stubs("denoiser"), key=lambda stub: sum(stub.cpu_times()[:2]))
+        victim = serving.client().job("loop-a")["loop_pid"]
         began = time.monotonic()
-        busy.kill()
-        wait_for(lambda: any(job.done() for job in jobs.values()), HEARS_S)
-        lost = next(name for name, job in jobs.items() if job.done())
-        hears(jobs.pop(lost), began)
-        (other,) = jobs.values()
-        assert other.result(60).mp4
-        assert serving.client().job(lost)["error"]["kind"] == "worker_lost"
+        next(stub for stub in serving.stubs("denoiser") if stub.pid == victim).kill()
+        hears(jobs["loop-a"], began)
+        assert jobs["loop-b"].result(60).mp4
+        assert serving.client().job("loop-a")["error"]["kind"] == "worker_lost"
         wait_for(lambda: serving.says("denoiser: serves again") > before, SERVES_S)
     check_whole(serving, "denoiser")
 
@@ -137,11 +134,9 @@ def test_a_stage_dies_in_its_work(serving: Supervised, model: str) -> None:
         job = pool.submit(lambda: serving.client().generate(**REQUEST, request_id=name))
         wait_for(lambda: model in serving.client().job(name).get("awaiting", []))
         time.sleep(0.5)
-        began = time.monotonic()
         kill(serving, model, victim)
         with pytest.raises(H3ClientError):
-            job.result(0)
-        assert time.monotonic() - began < SERVES_S
+            job.result(HEARS_S)
     assert serving.client().job(name)["error"]["kind"] in ("worker_lost", "cancelled")
     check_whole(serving, model)
 
@@ -153,7 +148,7 @@ def test_a_job_ahead_of_a_dead_stage_ends_at_once(serving: Supervised) -> None:
         wait_for(lambda: in_loop(serving, "ahead"))
         began = time.monotonic()
         kill(serving, "muxer", serving.stubs("muxer")[0])
-        error = hears(job, began - HEARS_S)
+        error = hears(job, began)
     assert "muxer" in error.message
     check_whole(serving, "muxer")
 
