@@ -10,13 +10,13 @@ from h3_client.client import GenerationResult, H3Client
 from h3_client.errors import H3ClientError
 from h3_client.stream import ClipStream
 
-DELAY_MS = 60
+DELAY_MS, TURNS = 60, 3
 SMALL = {"width": 64, "height": 64}
 
 
 @pytest.fixture(scope="module")
 def server(module_server):
-    return module_server(test_step_delay_ms=DELAY_MS, running_jobs=3, max_jobs=8)
+    return module_server(test_step_delay_ms=DELAY_MS, running_jobs=TURNS, max_jobs=8)
 
 
 @pytest.fixture
@@ -37,6 +37,42 @@ def at_step(client: H3Client, name: str, step: int) -> bool:
 
 def loop_seconds(result: GenerationResult) -> float:
     return result.metadata["stages"]["denoiser"]["seconds"]
+
+
+def test_deadlines(server, client: H3Client) -> None:
+    # Without experience a job is let in, and stopped when its time is over.
+    began = time.monotonic()
+    with pytest.raises(H3ClientError, match=r"deadline_s: 1 s have passed") as late:
+        run(server, "late", 60, deadline_s=1.0)
+    assert 1.0 < time.monotonic() - began < 2.0
+    assert late.value.status == "CANCELLED"
+    assert client.job("late")["error"]["kind"] == "deadline_exceeded"
+    # With experience it is refused at once.
+    with pytest.raises(H3ClientError, match=r"deadline_s: 1 cannot be met; .* about") as refused:
+        run(server, "never", 60, deadline_s=1.0)
+    assert refused.value.status == "UNAVAILABLE"
+    with (
+        pytest.raises(H3ClientError, match="cannot be met") as refused,
+        ClipStream(
+            server.grpc_url, "p", {**SMALL, "num_inference_steps": 61, "deadline_s": 1.0}
+        ) as stream,
+    ):
+        list(stream)
+    assert refused.value.kind == "deadline_refused"
+    assert run(server, "in time", 4, deadline_s=30.0).mp4
+    # The steps of others count.
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(run, server, "busy", 60)
+        until(lambda: at_step(client, "busy", 1))
+        began = time.monotonic()
+        with pytest.raises(H3ClientError, match="cannot be met"):
+            run(server, "behind", 6, deadline_s=0.6)
+        assert time.monotonic() - began < 1.0
+        client.cancel("busy")
+        with pytest.raises(H3ClientError):
+            busy.result()
+    assert client.ping()["active"] == 0
+    assert dit_status(server)["sessions"] == 0
 
 
 def test_the_textbook_timeline(server, client: H3Client) -> None:
@@ -119,55 +155,11 @@ def test_one_long_and_three_short_jobs_equal_their_solo_runs(server) -> None:
         assert {name: job.result().mp4 for name, job in jobs.items()} == solo
 
 
-@pytest.fixture(scope="module")
-def one_turn(module_server):
-    return module_server(test_step_delay_ms=DELAY_MS, running_jobs=1, max_jobs=8)
-
-
-def test_deadlines(one_turn) -> None:
-    server = one_turn
-    client = H3Client(server.grpc_url)
-    # Without experience a job is let in, and stopped when its time is over.
-    began = time.monotonic()
-    with pytest.raises(H3ClientError, match=r"deadline_s: 1 s have passed") as late:
-        run(server, "late", 60, deadline_s=1.0)
-    assert 1.0 < time.monotonic() - began < 2.0
-    assert late.value.status == "CANCELLED"
-    assert client.job("late")["error"]["kind"] == "deadline_exceeded"
-    # With experience it is refused at once.
-    with pytest.raises(H3ClientError, match=r"deadline_s: 1 cannot be met; .* about") as refused:
-        run(server, "never", 60, deadline_s=1.0)
-    assert refused.value.status == "UNAVAILABLE"
-    with (
-        pytest.raises(H3ClientError, match="cannot be met") as refused,
-        ClipStream(
-            server.grpc_url, "p", {**SMALL, "num_inference_steps": 61, "deadline_s": 1.0}
-        ) as stream,
-    ):
-        list(stream)
-    assert refused.value.kind == "deadline_refused"
-    assert run(server, "in time", 4, deadline_s=30.0).mp4
-    # A waiting job hears of its deadline too.
-    with ThreadPoolExecutor(1) as pool:
-        busy = pool.submit(run, server, "busy", 60)
-        until(lambda: at_step(client, "busy", 1))
-        began = time.monotonic()
-        with pytest.raises(H3ClientError, match="cannot be met"):
-            run(server, "behind", 4, deadline_s=1.0)
-        assert time.monotonic() - began < 1.0
-        client.cancel("busy")
-        with pytest.raises(H3ClientError):
-            busy.result()
-    assert client.ping()["active"] == 0
-    assert dit_status(server)["sessions"] == 0
-
-
-def test_a_high_priority_enters_first(one_turn) -> None:
-    server = one_turn
-    client = H3Client(server.grpc_url)
-    with ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(run, server, "running", 20)]
-        until(lambda: at_step(client, "running", 1))
+def test_a_high_priority_enters_first(server, client: H3Client) -> None:
+    with ThreadPoolExecutor(TURNS + 3) as pool:
+        jobs = [pool.submit(run, server, f"turn {index}", 20) for index in range(TURNS)]
+        for index in range(TURNS):
+            until(lambda index=index: at_step(client, f"turn {index}", 1))
         for name, priority in (("low", "low"), ("normal", "normal"), ("high", "high")):
             jobs.append(pool.submit(run, server, name, 2, priority=priority))
             until(lambda name=name: client.job(name).get("state") == "waiting")

@@ -170,7 +170,7 @@ def test_streams_wait_with_positions_and_the_excess_is_refused(server) -> None:
 
 @pytest.fixture(scope="module")
 def mortal_server(module_server):
-    return module_server(client_jobs=1, max_jobs=2, test_step_delay_ms=60)
+    return module_server(client_jobs=1, running_jobs=2, max_jobs=2, test_step_delay_ms=60)
 
 
 def test_named_clients_are_limited(mortal_server) -> None:
@@ -208,6 +208,7 @@ def test_a_dead_stream_model_is_noticed_and_its_jobs_are_ended(mortal_server) ->
     assert time.monotonic() - began < 8
     told = tell_jobs(server, {"op": "worker_lost", "model": "minimax_h3_stream"})
     assert len(told["ended"]) == 1
+    tell_jobs(server, {"op": "worker_back", "model": "minimax_h3_stream"})
     assert client.ping()["active"] == 0
     until(lambda: dit_status(server)["sessions"] == 0, 3)
 
