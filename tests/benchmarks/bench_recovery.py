@@ -1,4 +1,4 @@
-"""Kill a process of each model under `h3 serve`: seconds until it is noticed, and until it serves.
+"""Memory of each process of `h3 serve`; and, when it is killed, seconds until its model serves.
 
 `python -m tests.benchmarks.bench_recovery CHECKPOINT` prints JSON.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from h3_client.client import H3Client
 from minimax_h3.core.contracts import MODELS
 from minimax_h3.serve.stubs import find_stubs
+from tests.server.process_memory import usage_of
 
 WAIT_S = 120.0
 
@@ -29,7 +30,7 @@ def main() -> None:
 
 
 def measure(checkpoint: Path, folder: Path) -> dict[str, object]:
-    """Seconds by model."""
+    """Memory after a clip, then seconds by model."""
     output = folder / "output"
     command = [
         *(str(Path(sys.executable).parent / "h3"), "serve", "--checkpoint", str(checkpoint)),
@@ -43,16 +44,18 @@ def measure(checkpoint: Path, folder: Path) -> dict[str, object]:
         facts = json.loads(Path(ready.split(" facts ")[1]).read_text())
         client = H3Client(facts["grpc_url"])
         client.generate("a", width=64, height=64, num_inference_steps=2)
+        usage = usage_of(facts["pid"], region_prefix="h3_")
+        private = {name: round(size / 2**20, 1) for name, size in usage.private_bytes.items()}
         return {
-            model: recovery(output, facts["pid"], model) | {"clip_after": clip_seconds(client)}
-            for model in MODELS
+            "private_mib": private,
+            "recovery": {model: recovery(output, facts["pid"], model, client) for model in MODELS},
         }
     finally:
         server.terminate()
         server.wait()
 
 
-def recovery(output: Path, server_pid: int, model: str) -> dict[str, float]:
+def recovery(output: Path, server_pid: int, model: str, client: H3Client) -> dict[str, float]:
     """Kill one process of a model; seconds to each of the supervisor's two lines."""
     began = time.monotonic()
     find_stubs(server_pid)[model][0].kill()
@@ -65,6 +68,7 @@ def recovery(output: Path, server_pid: int, model: str) -> dict[str, float]:
         "noticed_s": round(noticed, 2),
         "reload_s": reload_s,
         "serves_s": round(whole, 2),
+        "clip_after_s": clip_seconds(client),
     }
 
 

@@ -11,9 +11,10 @@ import psutil
 import pytest
 
 from minimax_h3.core.config import StageConfig
-from minimax_h3.serve.installation import STUB, wheel_folder
+from minimax_h3.serve.installation import wheel_folder
 from minimax_h3.serve.server_process import ServerProcess
 from minimax_h3.serve.settings import ServeSettings
+from minimax_h3.serve.stubs import find_stubs
 
 READY_TIMEOUT_S = 110.0  # below the test timeout, so that the reason is seen
 
@@ -38,12 +39,7 @@ class RunningServer:
 
     def stubs(self) -> dict[str, list[psutil.Process]]:
         """The live processes of each model."""
-        found: dict[str, list[psutil.Process]] = {}
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            words = child.cmdline()  # empty for a process that has ended but was not reaped
-            if words and Path(words[0]).name == STUB:
-                found.setdefault(Path(words[1]).parents[1].name, []).append(child)
-        return found
+        return find_stubs(self.process.pid)
 
     def stub_pids(self, model: str) -> list[int]:
         """Process ids of a model's instances."""

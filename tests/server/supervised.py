@@ -1,6 +1,7 @@
 """`h3 serve` as a process of its own, watched from outside."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from h3_client.client import H3Client
 from minimax_h3.core.contracts import MODELS
 from minimax_h3.serve.stubs import find_stubs
 
+READY = "ready: HTTP"
 READY_S = 180.0  # a busy machine; a quiet one needs 10
 H3 = Path(sys.executable).parent / "h3"
 
@@ -31,10 +33,11 @@ class Supervised:
 
     def __init__(self, process: subprocess.Popen, output: Path) -> None:
         self.process, self.output = process, output
-        wait_for(lambda: self.says(" ready: ") or process.poll() is not None, READY_S)
-        assert self.says(" ready: "), output.read_text()
-        ready = next(line for line in self.lines() if " ready: " in line)
-        self.facts = json.loads(Path(ready.split(" facts ")[1]).read_text())
+        wait_for(lambda: self.says(READY) or process.poll() is not None, READY_S)
+        assert self.says(READY), output.read_text()
+        ready = next(line for line in self.lines() if READY in line)
+        facts_file = re.search(r" facts ([^\s\"]+)", ready)
+        self.facts = json.loads(Path(facts_file[1]).read_text())
         self.most: dict[str, int] = {}
         self._watched = threading.Event()
         self._watcher = threading.Thread(target=self._watch)

@@ -10,9 +10,11 @@ import pytest
 from supervised import Supervised, single_instance_models, supervised, wait_for
 
 from h3_client.client import GenerationResult, H3ClientError
+from minimax_h3.core.contracts import MODELS
 from minimax_h3.media.check import frame_hashes, sample_hash
 from minimax_h3.serve.stubs import is_alive
 
+WHOLE_SOAK_S = 1800  # of `make soak`; `make test` takes shorter ways
 HEARS_S = 5.0  # the client of a job whose worker died
 SERVES_S = 30.0  # a quiet machine needs less than 10: docs/benchmarks.md
 pytestmark = pytest.mark.timeout(300)
@@ -56,12 +58,12 @@ def check_whole(serving: Supervised, model: str) -> None:
     assert all(is_alive(stub) for stub in serving.stubs(model))
 
 
-@pytest.mark.parametrize("model", ["jobs", "dit_fl2va", "denoiser", "minimax_h3_stream"])
-def test_an_idle_process_dies(serving: Supervised, model: str) -> None:
-    (victim, *_) = serving.stubs(model)
-    seconds = kill(serving, model, victim)
-    assert seconds < SERVES_S
-    check_whole(serving, model)
+def test_an_idle_process_dies(serving: Supervised, soak_seconds: int) -> None:
+    models = list(MODELS) if soak_seconds >= WHOLE_SOAK_S else ["minimax_h3_stream"]
+    for model in models:
+        (victim, *_) = serving.stubs(model)
+        assert kill(serving, model, victim) < SERVES_S
+        check_whole(serving, model)
 
 
 def start(serving: Supervised, pool: ThreadPoolExecutor, name: str, steps: int) -> Future:
@@ -103,15 +105,12 @@ def test_one_loop_dies_and_the_other_goes_on(serving: Supervised) -> None:
         jobs = {name: start(serving, pool, name, 50) for name in ("loop-a", "loop-b")}
         for name in jobs:
             wait_for(lambda name=name: in_loop(serving, name))
-        busy = max(serving.stubs("denoiser"), key=lambda stub: sum(stub.cpu_times()[:2]))
+        victim = serving.client().job("loop-a")["loop_pid"]
         began = time.monotonic()
-        busy.kill()
-        wait_for(lambda: any(job.done() for job in jobs.values()), HEARS_S)
-        lost = next(name for name, job in jobs.items() if job.done())
-        hears(jobs.pop(lost), began)
-        (other,) = jobs.values()
-        assert other.result(60).mp4
-        assert serving.client().job(lost)["error"]["kind"] == "worker_lost"
+        next(stub for stub in serving.stubs("denoiser") if stub.pid == victim).kill()
+        hears(jobs["loop-a"], began)
+        assert jobs["loop-b"].result(60).mp4
+        assert serving.client().job("loop-a")["error"]["kind"] == "worker_lost"
         wait_for(lambda: serving.says("denoiser: serves again") > before, SERVES_S)
     check_whole(serving, "denoiser")
 
@@ -135,11 +134,9 @@ def test_a_stage_dies_in_its_work(serving: Supervised, model: str) -> None:
         job = pool.submit(lambda: serving.client().generate(**REQUEST, request_id=name))
         wait_for(lambda: model in serving.client().job(name).get("awaiting", []))
         time.sleep(0.5)
-        began = time.monotonic()
         kill(serving, model, victim)
         with pytest.raises(H3ClientError):
-            job.result(0)
-        assert time.monotonic() - began < SERVES_S
+            job.result(HEARS_S)
     assert serving.client().job(name)["error"]["kind"] in ("worker_lost", "cancelled")
     check_whole(serving, model)
 
@@ -151,7 +148,7 @@ def test_a_job_ahead_of_a_dead_stage_ends_at_once(serving: Supervised) -> None:
         wait_for(lambda: in_loop(serving, "ahead"))
         began = time.monotonic()
         kill(serving, "muxer", serving.stubs("muxer")[0])
-        error = hears(job, began - HEARS_S)
+        error = hears(job, began)
     assert "muxer" in error.message
     check_whole(serving, "muxer")
 
@@ -166,13 +163,14 @@ def test_an_idle_process_hangs(serving: Supervised) -> None:
 
 
 @pytest.mark.slow
-def test_a_step_of_five_seconds_is_no_hang(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    words = ("--test-step-delay-ms", "5000", "--hang-timeout", "2", "--silence-timeout", "20")
+def test_a_long_step_is_no_hang(tiny_checkpoint: Path, tmp_path: Path, soak_seconds: int) -> None:
+    step_ms = 5000 if soak_seconds >= WHOLE_SOAK_S else 2000
+    words = ("--test-step-delay-ms", str(step_ms), "--hang-timeout", "1", "--silence-timeout", "30")
     with supervised(tiny_checkpoint, tmp_path, *words) as serving, ThreadPoolExecutor(1) as pool:
         result = serving.client().generate(**REQUEST | {"num_inference_steps": 4})
         assert result.mp4
         assert not serving.says("new process")
-        # The same with the DiT stopped in the middle: that is one.
+        # With the DiT stopped in the middle of a step, it is one.
         job = start(serving, pool, "hung", 20)
         wait_for(lambda: in_loop(serving, "hung"), 40)
         serving.stubs("dit_fl2va")[0].suspend()

@@ -91,7 +91,7 @@ def test_ready_line_facts_and_a_clean_stop(serve: tuple[subprocess.Popen, Path])
 
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0
-    assert output.read_text().splitlines()[-1] == "h3 serve: stopping"
+    assert output.read_text().splitlines()[-1] == "h3 serve: stopped"
     assert not psutil.pid_exists(facts["pid"])
     assert not any(stub.is_running() for stub in tree)
     assert list(Path("/dev/shm").glob(f"{prefix}*")) == []
