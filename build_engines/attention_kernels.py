@@ -56,15 +56,14 @@ class Toolchain:
             raise BackendUnavailableError(
                 f"nvcc: {nvcc or 'nvcc'!r} is not on the PATH; install CUDA or pass --nvcc"
             )
-        sources = flashinfer or _installed("flashinfer")
+        sources = flashinfer or next(iter(_folders("flashinfer")), None)
         if sources is None or not (sources / "data" / "csrc" / "fmha_v2").is_dir():
             raise BackendUnavailableError(
                 f"FlashInfer's sources are not here; `pip install --no-deps flashinfer-python=="
                 f"{FLASHINFER_VERSION}`, or unzip its wheel and pass --flashinfer"
             )
-        nvidia = _installed("nvidia")
-        headers = tuple(sorted(nvidia.glob("*/include"))) if nvidia else ()
-        return cls(found, sources / "data", headers)
+        headers = [folder for root in _folders("nvidia") for folder in root.glob("*/include")]
+        return cls(found, sources / "data", tuple(sorted(headers)))
 
     def command(self, source: Path, target: Path) -> list[str]:
         """The compiler's words for one library."""
@@ -105,7 +104,7 @@ def _compile(toolchain: Toolchain, source: Path, folder: Path) -> str:
     return f"{target}: {target.stat().st_size} bytes, {time.monotonic() - began:.0f} s"
 
 
-def _installed(package: str) -> Path | None:
+def _folders(package: str) -> list[Path]:
+    """Where an installed package lies; a namespace package may lie in several places."""
     spec = importlib.util.find_spec(package)
-    locations = spec.submodule_search_locations if spec else None
-    return Path(next(iter(locations))) if locations else None
+    return [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []

@@ -13,6 +13,7 @@ from build_engines.bench.operators import all_backends, operators
 from build_engines.bench.report import environment
 from build_engines.bench.workload import MODELS, Workload
 from minimax_h3.attention.base import AttentionBackend, select
+from minimax_h3.core.errors import BackendUnavailableError
 from minimax_h3.dit.dummy import dummy_transformer
 from minimax_h3.dit.model import MiniMaxH3Transformer
 from minimax_h3.ops.row_ops import RowOps, select_row_ops
@@ -24,8 +25,14 @@ EQUALITY_MODEL_BLOCKS = 1
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """The whole report: arguments, environment, results."""
+    """The whole report: arguments, environment, results.
+
+    Raises:
+        BackendUnavailableError: what was asked for by name cannot run here.
+    """
     device = torch.device(args.device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
+    if args.profile and device.type != "cuda":
+        raise BackendUnavailableError(f"--profile: {device} has no kernels to time; legal: a GPU")
     report: dict[str, Any] = {
         "what": args.what,
         "arguments": {key: str(value) for key, value in vars(args).items() if key != "json"},

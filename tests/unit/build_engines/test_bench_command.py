@@ -12,6 +12,7 @@ from build_engines import bench_command
 from build_engines.bench import block, forwards, operators
 from build_engines.bench.workload import RELEASED, SMALL, Workload, flops
 from minimax_h3.attention.sdpa import SdpaAttention
+from minimax_h3.core.errors import BackendUnavailableError
 
 CPU = torch.device("cpu")
 
@@ -77,6 +78,11 @@ def test_equality(tmp_path: Path) -> None:
     (result,) = bench(tmp_path, "equality", "--dtype", "bf16")
     assert result["sdpa+reference"] == result["reference"]
     assert result["adaln_table"]["equal"]
+
+
+def test_a_profile_needs_a_gpu(tmp_path: Path) -> None:
+    with pytest.raises(BackendUnavailableError, match="--profile: cpu has no kernels"):
+        bench(tmp_path, "block", "--profile")
 
 
 class BrokenAttention(SdpaAttention):
