@@ -12,6 +12,9 @@ H3 := .venv/bin/h3
 PROFILE ?= tiny
 ACCEPT ?= out/accept
 PYTEST := $(PY) -m pytest
+# Tests that neither start a server nor measure time, so that they can share the cores.
+PARALLEL := tests/unit tests/contract
+JUNIT := out/junit-unit.xml out/junit-server.xml
 
 .PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench bench-gpu loadtest clean
 
@@ -39,10 +42,11 @@ accept: checkpoint ## all tasks with real files; ADDRESS=host:port PROFILE=relea
 	  $(if $(MIN_PSNR),--min-keyframe-psnr "$(MIN_PSNR)")
 
 test: setup ## all tests that this machine can run, with the reasons of skips counted
-	@mkdir -p out; rm -f out/junit.xml; status=0; \
-	$(PYTEST) tests --junitxml=out/junit.xml \
+	@mkdir -p out; rm -f $(JUNIT); status=0; \
+	$(PYTEST) $(PARALLEL) -n auto --maxprocesses=8 --dist=loadfile --junitxml=$(word 1,$(JUNIT)) \
 	  || status=$$?; \
-	$(PY) .ci/skips.py out/junit.xml; exit $$status
+	$(PYTEST) tests $(PARALLEL:%=--ignore=%) --junitxml=$(word 2,$(JUNIT)) || status=$$?; \
+	$(PY) .ci/skips.py $(JUNIT); exit $$status
 
 test-unit: setup ## unit tests only
 	@$(PYTEST) tests/unit

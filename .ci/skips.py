@@ -1,4 +1,4 @@
-"""Counts the skipped tests of a JUnit file by their reason: `python .ci/skips.py FILE`."""
+"""Counts the skipped tests of JUnit files by their reason: `python .ci/skips.py FILE ...`."""
 
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -13,17 +13,20 @@ def skip_reasons(junit: Path) -> Counter[str]:
 
 
 def main() -> int:
-    """Print the counts, the most frequent reason first; 1 when there is no such file."""
-    junit = Path(sys.argv[1])
-    if not junit.is_file():
-        sys.stderr.write(f"{junit}: not written, pytest did not get that far\n")
-        return 1
-    reasons = skip_reasons(junit)
+    """Print the counts, the most frequent reason first; 1 when a file is missing."""
+    files = [Path(word) for word in sys.argv[1:]]
+    missing = [file for file in files if not file.is_file()]
+    for file in missing:
+        sys.stderr.write(f"{file}: not written, pytest did not get that far\n")
+    reasons: Counter[str] = Counter()
+    for file in files:
+        if file not in missing:
+            reasons += skip_reasons(file)
     for reason, count in reasons.most_common():
         sys.stdout.write(f"skipped {count}: {reason}\n")
     if not reasons:
         sys.stdout.write("no test was skipped\n")
-    return 0
+    return int(bool(missing))
 
 
 if __name__ == "__main__":
