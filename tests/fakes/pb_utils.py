@@ -111,6 +111,7 @@ class ResponseSender:
         self.sent.append((response, flags))
 
     def is_cancelled(self) -> bool:
+        assert not any(earlier for _, earlier in self.sent), "the real server would crash"
         return self._cancelled
 
 

@@ -180,7 +180,8 @@ class StreamStage:
         for stream in streams:
             if not stream.enqueued:
                 self._enqueue(stream)
-            self._look_after(stream)
+            if not stream.ended:
+                self._look_after(stream)
         self._follow([stream for stream in streams if not stream.ended])
 
     def _enqueue(self, stream: Stream) -> None:

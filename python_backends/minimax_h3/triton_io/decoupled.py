@@ -83,8 +83,12 @@ class TritonAnswers:
         self._send(pb_utils.InferenceResponse(error=failure), last=True)
 
     def is_cancelled(self) -> bool:
-        """Whether the client has gone or has cancelled."""
-        return bool(self._sender.is_cancelled())
+        """Whether the client has gone or has cancelled; not asked after the last response.
+
+        Server 2.51 dies of a segmentation fault when it is asked about an answered request.
+        """
+        with self._lock:
+            return not self._ended and bool(self._sender.is_cancelled())
 
     def _send(self, response: Any, *, last: bool) -> None:
         with self._lock:

@@ -71,6 +71,15 @@ def test_responses_arrive_and_nothing_follows_the_last() -> None:
     assert [tensor.name() for tensor in sent[-1][0].output_tensors()] == ["EVENT", "MP4"]
 
 
+def test_triton_is_not_asked_about_an_answered_request() -> None:
+    model = loaded()
+    model.execute([request(cancelled=True)])
+    ((_, answers),) = Echo.opened
+    assert answers.is_cancelled() is True
+    answers.fail(CapacityError("full"))
+    assert answers.is_cancelled() is False
+
+
 def test_a_refusal_is_the_only_response_with_code_and_kind() -> None:
     def refuse(given: StageRequest, answers) -> None:
         raise CapacityError("full; retry after 5 s")
