@@ -75,6 +75,8 @@ def test_only_the_chosen_dit_is_called(combined: Any, task: str) -> None:
     assert called.pop(ROUTE[task]) >= CALLS
     assert list(called.values()) == [0]
     assert result.metadata["task"] == task
+    partition = "Ref2VA" if task == "ref2va" else "FL2VA"
+    assert result.metadata["checkpoint"]["partition"] == partition
     report = check_mp4(
         result.mp4[0],
         Expectation(width=64, height=64, num_frames=124, metadata=result.metadata),

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import ClassVar
@@ -10,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minimax_h3.control.result_store import ResultStore
-from minimax_h3.core.constants import AUDIO_LATENTS_PER_SECOND, AUDIO_SAMPLE_RATE_HZ, VIDEO_FPS
+from minimax_h3.core.config import COMBINED
+from minimax_h3.core.constants import (
+    AUDIO_LATENTS_PER_SECOND,
+    AUDIO_SAMPLE_RATE_HZ,
+    TASK_FL2VA,
+    TASK_REF2VA,
+    VIDEO_FPS,
+)
 from minimax_h3.core.lengths import media_seconds
 from minimax_h3.core.plan import Plan
 from minimax_h3.media.mp4 import mux
@@ -29,18 +37,24 @@ class MuxerStage:
     name: ClassVar[str] = "muxer"
 
     def __init__(
-        self, manifest: CheckpointManifest, jobs: JobClient, store: ResultStore | None = None
+        self,
+        manifests: Mapping[str, CheckpointManifest],
+        jobs: JobClient,
+        store: ResultStore | None = None,
     ) -> None:
-        self._manifest = manifest
+        self._manifests = manifests
         self._jobs = jobs
         self._store = store
         self._versions = {name: version(name) for name in _VERSIONED}
 
     @classmethod
     def load(cls, context: StageContext) -> "MuxerStage":
-        """Read the checkpoint's index, which the metadata names."""
-        manifest = identify(context.checkpoint_path, context.config.task_type)
-        return cls(manifest, JobClient(context.call, context.log), open_store(context))
+        """Read the index of each partition: the metadata names the one that a task ran on."""
+        task_type = context.config.task_type
+        partitions = (TASK_FL2VA, TASK_REF2VA) if task_type == COMBINED else (task_type,)
+        held = [identify(context.checkpoint_path, partition) for partition in partitions]
+        manifests = {task: manifest for manifest in held for task in manifest.tasks}
+        return cls(manifests, JobClient(context.call, context.log), open_store(context))
 
     def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
         """Mux every clip and describe the job.
@@ -75,6 +89,7 @@ class MuxerStage:
         self, plan: Plan, stages: dict[str, dict[str, object]], sizes: list[int]
     ) -> dict[str, object]:
         total_s, media_s = time.time() - plan.received_at, media_seconds(plan.num_frames)
+        manifest = self._manifests[plan.task]
         sounds = stages["audio_decoder"].pop("clips")
         assert isinstance(sounds, list)
         return {
@@ -112,9 +127,9 @@ class MuxerStage:
             ],
             "stages": stages,
             "checkpoint": {
-                "layout": self._manifest.layout,
-                "partition": self._manifest.partition,
-                "digest": self._manifest.digest,
+                "layout": manifest.layout,
+                "partition": manifest.partition,
+                "digest": manifest.digest,
             },
             "versions": self._versions,
         }
