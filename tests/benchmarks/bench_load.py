@@ -39,7 +39,9 @@ def perf_analyzer(binary: Path, url: str, model: str, concurrency: int, requests
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
-        (experiment,) = json.loads(export.read_text())["experiments"]
+        # The export holds the answers too, files as raw bytes inside JSON strings.
+        exported = json.loads(export.read_text(encoding="latin-1"), strict=False)
+        (experiment,) = exported["experiments"]
     measured = experiment["requests"]
     began = [entry["timestamp"] for entry in measured]
     first = [entry["response_timestamps"][0] for entry in measured]

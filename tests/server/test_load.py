@@ -45,7 +45,7 @@ def test_overload_rejects_the_excess_and_keeps_its_pace(module_server, soak_seco
     told = report(run_load(send, rate, duration), rate, duration)
     print(median, told)  # noqa: T201
     assert told["failed"] == 0
-    assert told["rejected"] > 5 * told["accepted"]
+    assert told["rejected"] > 3 * told["accepted"]
     assert told["rejection_s"]["p50"] < 0.05
     assert told["latency_s"]["p50"] < 1.25 * median
     assert client.ping()["active"] == 0
