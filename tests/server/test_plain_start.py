@@ -32,6 +32,7 @@ def plain_server(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path
     (checkout / "checkpoints").mkdir()
     (checkout / "checkpoints" / "tiny").symlink_to(tiny_checkpoint)
     installation = find_installation(None, checkout / "backends")
+    installation.lay_out()
     ports = [f"--{name}-port={HTTP_PORT + i}" for i, name in enumerate(("http", "grpc", "metrics"))]
     command = [str(installation.executable), "--model-repository=model_repository"]
     shell = dict(os.environ)  # noqa: TID251  # a plain start hands it on
@@ -49,7 +50,8 @@ def plain_server(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path
         wait_until_ready(address, server, log)
         yield address
     finally:
-        family = psutil.Process(server.pid).children(recursive=True)
+        alive = server.poll() is None
+        family = psutil.Process(server.pid).children(recursive=True) if alive else []
         server.kill()
         server.wait()
         for stub in family:
