@@ -255,7 +255,8 @@ class JobTable:
         if step_s is not None:
             job.step_s = step_s
             self._held.costs.learn_step(job.rows, step_s)
-        job.mark(now)
+        if job.stop is None:  # else the step that was announced is not begun
+            job.mark(now)
         return job.stop_answer()
 
     def _touch(self, operation: Operation) -> Answer:

@@ -344,3 +344,12 @@ def test_a_timeline_has_every_step_and_is_kept_for_the_newest_jobs_only() -> Non
     assert [mark[:2] for mark in marks] == [["denoiser", step] for step in range(3)]  # type: ignore[attr-defined]
     assert jobs.handle({"op": "timeline", "id": "j0"})["marks"] == []
     assert jobs.handle({"op": "timeline", "id": "nobody"}) == {"unknown": True}
+
+
+def test_a_stopped_step_is_not_in_the_timeline() -> None:
+    jobs = table()
+    say(jobs, "register", "a")
+    loop(jobs, Clock(), "a", 2)
+    jobs.handle({"op": "cancel", "id": "a"})
+    assert say(jobs, "progress", "a", stage="denoiser", step=2, stage_steps=49)["cancel"] is True
+    assert len(jobs.handle({"op": "timeline", "id": "a"})["marks"]) == 2  # type: ignore[arg-type]
