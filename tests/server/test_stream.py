@@ -12,6 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fakes.small_media import picture
 from watching import dit_status, tell_jobs, until
 
 from h3_client.client import H3Client
@@ -56,6 +57,15 @@ def test_every_step_is_an_event_and_the_file_comes_last(server) -> None:
     assert stream.result.mp4 == unary.mp4
     assert stream.result.metadata["job_id"] == events[0]["job_id"]
     assert H3Client(server.grpc_url).result(stream.request_id).mp4 == unary.mp4
+
+
+def test_a_stream_takes_files(server) -> None:
+    """A canvas that only the keyframe sets would be a full-size one, hence the explicit size."""
+    fields = SMALL | {"keyframes": [picture(64, 64, 1)], "seed": 6}
+    events, stream = events_of(server, fields)
+    assert events[-1]["event"] == "result"
+    assert stream.result.metadata["task"] == "fl2va"
+    assert stream.result.mp4 == H3Client(server.grpc_url).generate("p", **fields).mp4
 
 
 def test_http_gets_base64_or_a_handle(server) -> None:

@@ -13,9 +13,10 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from minimax_h3.core.canvas import canvas_from_ratio
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.contracts import (
     ENSEMBLE,
@@ -31,6 +32,7 @@ from minimax_h3.core.errors import (
     InvalidRequestError,
     error_of,
 )
+from minimax_h3.core.fields import DEFAULT_RATIO
 from minimax_h3.core.plan import packed_rows
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.stages.base import Answers, ModelCaller, StageContext, StageRequest, Tensors
@@ -324,11 +326,22 @@ def read_stream(request: StageRequest, answers: Answers, config: StageConfig) ->
         "task": generation.task,
         "num_steps": generation.num_points - 1,
         "num_clips": generation.num_outputs,
-        # A guess until the prompt is tokenised: English has about four bytes a token.
-        "rows": packed_rows(generation, len(generation.prompt.encode()) // 4),
+        "rows": guess_rows(generation),
         "priority": generation.priority,
         "client": generation.client,
         "deadline_s": generation.deadline_s,
         "streamed": True,
     }
     return Stream(facts, tensors, result_as, generation.deadline_s, answers, time.time())
+
+
+def guess_rows(generation: GenerationRequest) -> int:
+    """Packed rows, until the prompt is tokenised and the files are measured.
+
+    English has about four bytes a token; a canvas that the first keyframe will set is taken for the
+    default one.
+    """
+    if not generation.width:
+        width, height = canvas_from_ratio(DEFAULT_RATIO)
+        generation = replace(generation, width=width, height=height)
+    return packed_rows(generation, len(generation.prompt.encode()) // 4)
