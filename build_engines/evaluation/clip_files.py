@@ -60,7 +60,8 @@ def _frames(path: Path, container: Any) -> NDArray[np.uint8]:
     stream = container.streams.video[0]
     if stream.width * stream.height > _MAX_PIXELS:
         raise InvalidRequestError(
-            f"{path}: {stream.width}x{stream.height} is not legal; legal: up to {_MAX_PIXELS} pixels"
+            f"{path}: {stream.width}x{stream.height} is not legal; legal: up to "
+            f"{_MAX_PIXELS} pixels"
         )
     decoded = itertools.islice(container.decode(stream), _MAX_FRAMES + 1)
     frames = [frame.to_ndarray(format="rgb24") for frame in decoded]

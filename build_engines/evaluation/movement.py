@@ -58,7 +58,7 @@ def _turn(x: Array, y: Array) -> float:
     """Turns around the middle of a ring, clockwise positive; 0 if the path is no ring."""
     middle_x, middle_y, radius = _fit_circle(x, y)
     away = np.hypot(x - middle_x, y - middle_y)
-    if not _MIN_RING <= radius or away.std() > _MAX_RING_SPREAD * radius:
+    if radius < _MIN_RING or away.std() > _MAX_RING_SPREAD * radius:
         return 0.0
     angles = np.unwrap(np.arctan2(y - middle_y, x - middle_x))
     steps = np.diff(angles)

@@ -24,7 +24,7 @@ _BAND_EDGE_HZ = 150.0
 _CLICK_SMOOTH_S = 0.0008
 _MIN_CLICK = 0.03
 _MIN_CLICK_SHARE = 0.3  # of the loudest click
-_CLICK_GAP_S = 0.12
+_CLICK_GAP_S = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +128,8 @@ def find_clicks(wave: Wave) -> list[float]:
         if not later.size:
             return clicks
         start = int(later[0])
-        peak = start + int(envelope[start : start + gap // 4].argmax())
-        rise = envelope[max(0, peak - gap // 4) : peak + 1]
+        peak = start + int(envelope[start : start + gap // 2].argmax())
+        rise = envelope[max(0, peak - gap // 2) : peak + 1]
         below = np.flatnonzero(rise < 0.5 * envelope[peak])
         clicks.append((peak - len(rise) + 1 + (int(below[-1]) + 1 if below.size else 0)) / RATE)
         position = peak + gap

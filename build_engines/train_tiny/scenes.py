@@ -24,7 +24,7 @@ from build_engines.train_tiny import vocabulary as words
 from minimax_h3.core.constants import VIDEO_FPS
 
 MAX_OBJECTS = 2
-_EDGE = 3.0  # pixels that stay free at the border of an object's box
+_EDGE = 3.0  # pixels, at a height of 128, that stay free at the border of an object's box
 _REACH = 1.15  # farthest point of a shape, in radii
 _DUTY = 0.55
 # Order of the motion parameters in the tensor form.
@@ -138,7 +138,12 @@ def draw_scene(
 
     Returns:
         A scene whose objects stay inside the canvas and never cover one another.
+
+    Raises:
+        ValueError: a canvas higher than wide, in whose halves two objects have no room.
     """
+    if canvas is not None and canvas[0] < canvas[1]:
+        raise ValueError(f"canvas {canvas} is not legal; legal: at least as wide as high")
     draw = Draw(seed, index)
     width, height = words.CANVASES[draw.one(range(len(words.CANVASES)))]
     if canvas is not None:
@@ -186,9 +191,18 @@ def _draw_object(draw: Draw, scene: Scene, box: tuple[float, float, float, float
 Box = tuple[float, float, float, float]
 
 
+def _inset(radius: float, box: Box) -> float:
+    """How far the centre of an object stays from the border of its box."""
+    return radius * _REACH + _edge(box)
+
+
+def _edge(box: Box) -> float:
+    return _EDGE * (box[3] - box[1]) / words.REFERENCE_HEIGHT
+
+
 def _spot(draw: Draw, thing: SceneObject, box: Box, radius: float) -> None:
     """A place anywhere in the box."""
-    inset = radius * _REACH + _EDGE
+    inset = _inset(radius, box)
     thing.px = draw.between(box[0] + inset, box[2] - inset)
     thing.py = draw.between(box[1] + inset, box[3] - inset)
 
@@ -202,7 +216,7 @@ def _travel(draw: Draw, low: float, high: float, share: float) -> tuple[float, f
 
 def _drift(draw: Draw, thing: SceneObject, box: Box, seconds: float) -> None:
     _spot(draw, thing, box, thing.r0)
-    inset = thing.r0 * _REACH + _EDGE
+    inset = _inset(thing.r0, box)
     share = draw.between(0.9, 1.0) if thing.speed == "fast" else draw.between(0.5, 0.6)
     sideways = thing.direction in ("left", "right")
     low, high = (box[0], box[2]) if sideways else (box[1], box[3])
@@ -217,12 +231,12 @@ def _drift(draw: Draw, thing: SceneObject, box: Box, seconds: float) -> None:
 
 def _bounce(draw: Draw, thing: SceneObject, box: Box, seconds: float) -> None:
     _spot(draw, thing, box, thing.r0)
-    thing.py = box[3] - thing.r0 - _EDGE
-    thing.hop = (box[3] - box[1] - 2 * (thing.r0 * _REACH + _EDGE)) * draw.between(0.6, 0.95)
+    thing.py = box[3] - thing.r0 - _edge(box)
+    thing.hop = (box[3] - box[1] - 2 * _inset(thing.r0, box)) * draw.between(0.6, 0.95)
     thing.period = draw.between(0.6, 0.75) if thing.speed == "fast" else draw.between(1.1, 1.3)
     thing.start = draw.between(0.2, 0.95) * thing.period
     if thing.direction != "in place":
-        inset = thing.r0 * _REACH + _EDGE
+        inset = _inset(thing.r0, box)
         first, last = _travel(draw, box[0] + inset, box[2] - inset, draw.between(0.6, 1.0))
         if thing.direction == "left":
             first, last = last, first
@@ -230,7 +244,7 @@ def _bounce(draw: Draw, thing: SceneObject, box: Box, seconds: float) -> None:
 
 
 def _orbit(draw: Draw, thing: SceneObject, box: Box, seconds: float) -> None:
-    room = min(box[2] - box[0], box[3] - box[1]) / 2 - thing.r0 * _REACH - _EDGE
+    room = min(box[2] - box[0], box[3] - box[1]) / 2 - _inset(thing.r0, box)
     thing.px, thing.py = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
     thing.orbit = room * draw.between(0.75, 1.0)
     thing.angle = draw.between(0, 2 * math.pi)
