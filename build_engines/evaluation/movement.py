@@ -8,6 +8,7 @@ from build_engines.evaluation.objects import Array, Track
 from minimax_h3.core.constants import VIDEO_FPS
 
 STILL = "still"
+_MIN_FRAMES = 16
 _MIN_DARK_SHARE, _MAX_DARK_SHARE = 0.15, 0.85
 _MIN_SWITCHES = 4
 _MIN_GROWTH = 1.4  # of the radius over the whole clip
@@ -29,10 +30,14 @@ class Movement:
 
 
 def classify(track: Track) -> Movement:
-    """Name the motion of an object over a clip."""
+    """Name the motion of an object over a clip; it is still in a picture or a glimpse."""
+    if len(track.visible) < _MIN_FRAMES:
+        return Movement(STILL, "", ())
     if _blinks(track):
         return Movement("blink", "on and off", ())
     seen = np.flatnonzero(track.visible)
+    if len(seen) < _MIN_FRAMES:
+        return Movement(STILL, "", ())
     x, y, area = track.x[seen], track.y[seen], track.area[seen]
     turn = _turn(x, y)
     if abs(turn) >= _MIN_TURN:

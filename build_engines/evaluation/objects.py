@@ -112,10 +112,10 @@ def _off_line(rgb: Array, first: Array, second: Array) -> float:
 def _unmix(frames: Frames, ground_rgb: Array, colours: list[tuple[int, Array]]) -> list[Array]:
     """Coverage of every pixel by each object."""
     pixels = frames.astype(np.float32) - ground_rgb
-    covers = []
+    covers: list[Array] = []
     for _, rgb in colours:
         way = rgb - ground_rgb
-        cover = np.clip(pixels @ way / (way @ way), 0, 1)
+        cover = np.clip(pixels @ way / (way @ way), 0, 1).astype(np.float32)
         cover[cover < _NOISE_SHARE] = 0
         covers.append(cover)
     if len(colours) > 1:

@@ -11,9 +11,7 @@ import torch
 from build_engines.train_tiny.architecture import new_audio_vae, new_video_vae
 from build_engines.train_tiny.audio_learner import AudioLearner
 from build_engines.train_tiny.pieces import Learner, Piece, run_piece
-from build_engines.train_tiny.sample import write_sample
 from build_engines.train_tiny.vae_files import resume_audio_vae, resume_video_vae
-from build_engines.train_tiny.vae_report import report
 from build_engines.train_tiny.video_learner import VideoLearner
 from minimax_h3.core.errors import H3Error
 
@@ -22,20 +20,33 @@ def _video(arguments: argparse.Namespace, device: torch.device) -> Learner:
     module = new_video_vae(arguments.seed)
     if arguments.resume is not None:
         resume_video_vae(module, arguments.resume)
-    return VideoLearner(module, device, seed=arguments.seed, batch=arguments.batch or 16)
+    return VideoLearner(
+        module,
+        device,
+        seed=arguments.seed,
+        batch=arguments.batch or 16,
+        held_out=arguments.held_out or 8,
+    )
 
 
 def _audio(arguments: argparse.Namespace, device: torch.device) -> Learner:
     module = new_audio_vae(arguments.seed)
     if arguments.resume is not None:
         resume_audio_vae(module, arguments.resume)
-    return AudioLearner(module, device, seed=arguments.seed, batch=arguments.batch or 12)
+    return AudioLearner(
+        module,
+        device,
+        seed=arguments.seed,
+        batch=arguments.batch or 12,
+        held_out=arguments.held_out or 24,
+    )
 
 
 def _train(make: Callable[[argparse.Namespace, torch.device], Learner]) -> Callable[..., None]:
     def run(arguments: argparse.Namespace) -> None:
         device = torch.device(arguments.device)
-        torch.backends.cudnn.benchmark = True
+        # Trying out algorithms pays for a few large convolutions, not for hundreds of small ones.
+        torch.backends.cudnn.benchmark = make is _video
         torch.set_float32_matmul_precision("high")
         piece = Piece(
             seconds=arguments.seconds,
@@ -56,6 +67,9 @@ def _say(line: str) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
+    # Its imports take seconds that a piece of training should not pay for.
+    from build_engines.train_tiny.vae_report import report
+
     figures = report(arguments.checkpoint, arguments.clips)
     text = json.dumps(figures, indent=1)
     print(text)
@@ -64,6 +78,9 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _sample(arguments: argparse.Namespace) -> None:
+    # It needs FFmpeg's libraries, which a training machine may lack.
+    from build_engines.train_tiny.sample import write_sample
+
     print(write_sample(arguments.file, arguments.seed, arguments.index))
 
 
@@ -79,7 +96,8 @@ def build_parser() -> argparse.ArgumentParser:
         train.add_argument("--max-steps", type=int, default=1_000_000)
         train.add_argument("--peak-rate", type=float, default=1e-3)
         train.add_argument("--warm-up-steps", type=int, default=200)
-        train.add_argument("--batch", type=int)
+        train.add_argument("--batch", type=int, help="scenes a step")
+        train.add_argument("--held-out", type=int, help="clips an evaluation")
         train.add_argument("--seed", type=int, default=0, help="another one for each piece")
         train.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
         train.add_argument("--no-graphs", action="store_true", help="run steps one by one")

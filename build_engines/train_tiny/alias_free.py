@@ -21,6 +21,9 @@ class FastActivation(nn.Module):
     The state dictionary keeps the library's names, so weights stay exchangeable.
     """
 
+    up_phases: Tensor
+    down_phases: Tensor
+
     def __init__(self, module: Any) -> None:
         """Take over a library activation.
 

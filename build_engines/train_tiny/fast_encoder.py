@@ -38,7 +38,7 @@ class CausalReflectPad(torch.autograd.Function):
         return padded
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         """Add what the borders received to the pixels that they reflect."""
         before = ctx.before
         body = grad[:, :, _PAST_FRAMES:]
@@ -65,7 +65,9 @@ def encode_moments(module: Any, pixels: Tensor, dtype: torch.dtype) -> Tensor:
     Returns:
         fp32 [B, 48, T, H / 16, W / 16], T of 5 or 7: bitwise `encode` of the library in fp32.
     """
-    clips = pixels.to(dtype).split(VAE_CLIP_FRAMES, dim=2)
+    activations = pixels.to(dtype)
+    starts = range(0, pixels.shape[2], VAE_CLIP_FRAMES)
+    clips = [activations[:, :, start : start + VAE_CLIP_FRAMES] for start in starts]
     return torch.cat([_encode_clip(module, clip) for clip in clips], dim=2)
 
 
@@ -96,7 +98,7 @@ def _conv(conv: Any, hidden: Tensor, before: int | None) -> Tensor:
     if before is None:
         padded = F.pad(hidden, (0, 0, 0, 0, _PAST_FRAMES, 0))
     else:
-        padded = CausalReflectPad.apply(hidden, before)
+        padded = CausalReflectPad.apply(hidden, before)  # type: ignore[no-untyped-call]  # torch's
     return F.conv3d(padded, *_parameters(conv, hidden.dtype), stride=conv.stride)
 
 

@@ -154,7 +154,9 @@ class Steps:
         """
         self._learner = learner
         self._piece = piece
-        self._parameters = [p for p in learner.module.parameters() if p.requires_grad]
+        self._parameters: list[Tensor] = [
+            parameter for parameter in learner.module.parameters() if parameter.requires_grad
+        ]
         self._device = self._parameters[0].device
         if use_graphs and self._device.type != "cuda":
             raise ValueError(f"graphs: device {self._device} has none; legal: cuda")
@@ -206,7 +208,7 @@ class Steps:
         calls = self._calls[kind] = self._calls.get(kind, 0) + 1
         inputs = self._inputs[kind]
         if calls <= _GRAPH_WARM_UP:
-            stream = torch.cuda.Stream()
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own gap
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 losses = self._step(kind, inputs)
@@ -224,7 +226,7 @@ class Steps:
     def _step(self, kind: str, scenes: SceneTensors) -> dict[str, Tensor]:
         self._optimizer.zero_grad(set_to_none=True)
         losses = self._learner.losses(kind, scenes)
-        losses["total"].backward()
+        torch.autograd.backward(losses["total"])
         losses["gradient"] = nn.utils.clip_grad_norm_(self._parameters, 1.0)
         self._optimizer.step()
         with torch.no_grad():
