@@ -8,8 +8,9 @@ import numpy as np
 
 from build_engines.evaluation.clip_files import read_clip, read_picture
 from build_engines.evaluation.objects import Frames
-from build_engines.evaluation.quality import psnr
+from build_engines.evaluation.quality import psnr, snr
 from build_engines.evaluation.report import ClipFacts, ObjectFacts, judge, measure_clip
+from build_engines.evaluation.tones import Wave
 from build_engines.train_tiny.captions import parse_caption
 from minimax_h3.core.errors import InvalidRequestError
 
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first", type=Path, help="picture that the first frame should be")
     parser.add_argument("--last", type=Path, help="picture that the last frame should be")
     parser.add_argument("--reference", type=Path, help="picture of the object that should appear")
+    parser.add_argument("--original", type=Path, help="MP4 that this one reproduces: PSNR and SNR")
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
 
 
@@ -48,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
     for name, picture, frame in (("first", args.first, frames[0]), ("last", args.last, frames[-1])):
         if picture is not None:
             extra[f"{name}_psnr_db"] = _keyframe_psnr(f"--{name}", picture, frame)
+    if args.original is not None:
+        extra |= _fidelity(args.original, frames, wave)
     if args.reference is not None:
         extra["reference"] = reference_look(facts, read_picture(args.reference))
     if args.json:
@@ -93,6 +97,15 @@ def _keyframe_psnr(option: str, path: Path, frame: Frames) -> float:
             f"clip, {frame.shape[1]}x{frame.shape[0]}"
         )
     return psnr(frame, picture)
+
+
+def _fidelity(path: Path, frames: Frames, wave: Wave) -> dict[str, object]:
+    """Decibels between a clip and the one that it reproduces."""
+    original, sound = read_clip(path)
+    try:
+        return {"psnr_db": psnr(frames, original), "snr_db": snr(wave, sound)}
+    except ValueError as error:
+        raise InvalidRequestError(f"--original: {path}: {error}") from error
 
 
 def _lines(facts: ClipFacts, extra: dict[str, object], verdicts: dict[str, bool]) -> list[str]:

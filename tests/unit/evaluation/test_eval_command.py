@@ -39,10 +39,12 @@ def test_json_with_keyframes_and_reference(
     frames, _ = render_clip(scene)
     picture = tmp_path / "first.png"
     Image.fromarray(frames[0]).save(picture)
-    options = ["--first", str(picture), "--reference", str(picture), "--json"]
+    options = ["--first", str(picture), "--reference", str(picture), "--original", str(clip)]
+    options.append("--json")
     assert main(["eval", str(clip), *options]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["first_psnr_db"] > 30
+    assert facts["psnr_db"] == facts["snr_db"] == float("inf")
     assert facts["reference"]["colour"]
     assert len(facts["objects"]) == len(scene.objects)
 
