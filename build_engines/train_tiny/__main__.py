@@ -37,7 +37,7 @@ def _audio(arguments: argparse.Namespace, device: torch.device) -> Learner:
         module,
         device,
         seed=arguments.seed,
-        batch=arguments.batch or 12,
+        batch=arguments.batch or 24,
         held_out=arguments.held_out or 24,
     )
 

@@ -40,7 +40,7 @@ class AudioLearner:
         device: torch.device,
         *,
         seed: int = 0,
-        batch: int = 12,
+        batch: int = 24,
         held_out: int = 24,
         held_out_frames: int = 124,
         latents: tuple[int, int] = _LATENTS,
@@ -51,7 +51,7 @@ class AudioLearner:
             module: the autoencoder, fp32; it is moved to the device.
             device: where to train, in fp32.
             seed: of the data.
-            batch: stereo sounds of a step of excerpts; a step of clips takes a quarter.
+            batch: scenes of a step of excerpts; a step of clips takes a quarter.
             held_out: clips in an evaluation.
             held_out_frames: length of these clips.
             latents: length of an excerpt and of a clip in training.
@@ -81,7 +81,9 @@ class AudioLearner:
     def losses(self, kind: str, scenes: SceneTensors) -> dict[str, Tensor]:
         """Relative errors of the wave, of its steep parts and of its spectra, and a small KL."""
         with torch.no_grad():
-            wave = render_sound(scenes, *_CANVAS, self._samples[kind]).flatten(0, 1)[:, None]
+            stereo = render_sound(scenes, *_CANVAS, self._samples[kind])
+            # One channel of each scene: the other one is often the same at another level.
+            wave = torch.cat((stereo[0::2, 0], stereo[1::2, 1]))[:, None]
         posterior = self.module.encode(wave).latent_dist
         log_std = posterior.logs.clamp(-15, 5)
         latents = posterior.mean + torch.exp(log_std) * torch.randn_like(posterior.mean)
