@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from build_engines.evaluation.clip_files import read_clip
-from build_engines.evaluation.command import reference_look
 from build_engines.evaluation.quality import psnr
-from build_engines.evaluation.report import ObjectFacts, judge, measure_clip
+from build_engines.evaluation.report import ObjectFacts, judge, measure_clip, reference_look
 from build_engines.evaluation.tones import semitones
 from build_engines.train_tiny import vocabulary as words
 from build_engines.train_tiny.captions import caption, parse_caption
@@ -60,7 +59,7 @@ def check_reference(index: int) -> dict[str, bool]:
     thing = reference.target.objects[reference.place]
     if thing.motion == words.GROW:
         look.pop("size")  # it has another size in every frame
-    return {f"reference {name}": bool(right) for name, right in look.items()}
+    return {f"reference {name}": right for name, right in look.items()}
 
 
 def shares(verdicts: Iterable[dict[str, bool]]) -> dict[str, dict[str, float]]:

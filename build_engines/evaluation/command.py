@@ -9,7 +9,7 @@ import numpy as np
 from build_engines.evaluation.clip_files import read_clip, read_picture
 from build_engines.evaluation.objects import Frames
 from build_engines.evaluation.quality import psnr, snr
-from build_engines.evaluation.report import ClipFacts, ObjectFacts, judge, measure_clip
+from build_engines.evaluation.report import ClipFacts, judge, measure_clip, reference_look
 from build_engines.evaluation.tones import Wave
 from build_engines.train_tiny.captions import parse_caption
 from minimax_h3.core.errors import InvalidRequestError
@@ -59,34 +59,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n".join(_lines(facts, extra, verdicts)))
     return 0 if all(verdicts.values()) else 1
-
-
-def reference_look(facts: ClipFacts, picture: Frames) -> dict[str, object]:
-    """Whether an object of a clip looks like the one in a picture.
-
-    Args:
-        facts: of the clip.
-        picture: RGB [H, W, 3], of the clip's size.
-
-    Returns:
-        `colour`, `shape` and `size` (the radius within a fifth): whether the object of the clip
-        that is most like the picture's has them; all false if either shows no object.
-    """
-    shown = measure_clip(picture[None], None).objects
-    if not shown:
-        return {"colour": False, "shape": False, "size": False}
-    wanted = shown[0]
-    looks = [_look(seen, wanted) for seen in facts.objects]
-    none: dict[str, object] = dict.fromkeys(("colour", "shape", "size"), False)
-    return max(looks, key=lambda look: sum(map(bool, look.values())), default=none)
-
-
-def _look(seen: ObjectFacts, wanted: ObjectFacts) -> dict[str, object]:
-    return {
-        "colour": seen.colour == wanted.colour,
-        "shape": seen.shape == wanted.shape,
-        "size": bool(abs(np.log(seen.radius / wanted.radius)) < np.log(1.2)),
-    }
 
 
 def _keyframe_psnr(option: str, path: Path, frame: Frames) -> float:

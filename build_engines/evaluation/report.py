@@ -150,6 +150,31 @@ def judge(facts: ClipFacts, request: Request) -> dict[str, bool]:
     return verdicts
 
 
+def reference_look(facts: ClipFacts, picture: Frames) -> dict[str, bool]:
+    """Whether an object of a clip looks like the one in a picture.
+
+    Args:
+        facts: of the clip.
+        picture: RGB [H, W, 3], of the clip's size.
+
+    Returns:
+        `colour`, `shape` and `size` (the radius within a fifth): whether the object of the clip
+        that is most like the picture's has them; all false if either shows no object.
+    """
+    shown = measure_clip(picture[None], None).objects
+    looks = [_look(seen, shown[0]) for seen in facts.objects] if shown else []
+    nothing = dict.fromkeys(("colour", "shape", "size"), False)
+    return max(looks, key=lambda look: sum(look.values()), default=nothing)
+
+
+def _look(seen: ObjectFacts, wanted: ObjectFacts) -> dict[str, bool]:
+    return {
+        "colour": seen.colour == wanted.colour,
+        "shape": seen.shape == wanted.shape,
+        "size": bool(abs(np.log(seen.radius / wanted.radius)) < np.log(1.2)),
+    }
+
+
 def _stated(name: str, seen: ObjectFacts | None, wish: Wish) -> bool | None:
     asked = getattr(wish, name)
     if asked is None:

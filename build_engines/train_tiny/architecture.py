@@ -18,6 +18,8 @@ from minimax_h3.weights.vae_config import (
 
 Json = dict[str, object]
 
+# Latents begin with little noise, or the decoder would hear and see nothing else for a while.
+_LOG_STD = -3.0
 _LAYER_SCALE = 0.3  # released training starts near 0, which costs a short training its first minute
 
 
@@ -142,6 +144,7 @@ def new_video_vae(seed: int) -> Any:
         nn.init.constant_(block.scale1, _LAYER_SCALE)
         nn.init.constant_(block.scale2, _LAYER_SCALE)
     nn.init.normal_(module.decoder.register_tokens, std=0.02)
+    nn.init.constant_(module.quant_conv.bias[VIDEO_LATENT_CHANNELS:], 2 * _LOG_STD)
     return module
 
 
@@ -151,4 +154,6 @@ def new_audio_vae(seed: int) -> Any:
     with warnings.catch_warnings():
         # The checkpoint stores weight-norm pairs under the names of torch's older function.
         warnings.filterwarnings("ignore", message=".*weight_norm.*", category=FutureWarning)
-        return AutoencoderKLMiniMaxH3Audio(**audio_arguments())
+        module = AutoencoderKLMiniMaxH3Audio(**audio_arguments())
+    nn.init.constant_(module.logs_proj.bias, _LOG_STD)
+    return module
