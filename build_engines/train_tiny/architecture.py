@@ -1,5 +1,6 @@
 """The two small autoencoders: the released networks at small widths, as official configuration."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -155,5 +156,26 @@ def new_audio_vae(seed: int) -> Any:
         # The checkpoint stores weight-norm pairs under the names of torch's older function.
         warnings.filterwarnings("ignore", message=".*weight_norm.*", category=FutureWarning)
         module = AutoencoderKLMiniMaxH3Audio(**audio_arguments())
+    _keep_level(module)
     nn.init.constant_(module.logs_proj.bias, _LOG_STD)
     return module
+
+
+@torch.no_grad()
+def _keep_level(module: Any) -> None:
+    """Let the path between wave and latents keep its level.
+
+    torch draws convolutions that shrink a signal by the root of 3; over the fifteen of this path
+    only their biases would be left of it.
+    """
+    encoder, decoder = module.encoder.block, module.decoder
+    strided = [block.block[-1] for block in encoder if hasattr(block, "block")]
+    normed = [encoder[0], *strided, encoder[-1], decoder.conv_pre, decoder.conv_post]
+    normed += [up[0] for up in decoder.ups]
+    for conv in normed:
+        conv.weight_g.mul_(math.sqrt(3))
+    for conv in (module.mean_proj, module.dec_in_proj):
+        conv.weight.mul_(math.sqrt(3))
+    for conv in (*normed, module.mean_proj, module.dec_in_proj):
+        if conv.bias is not None:
+            conv.bias.zero_()

@@ -55,6 +55,15 @@ def test_the_loss_falls(trained) -> None:
     assert min(audio) < 0.7 * audio[0]
 
 
+def test_an_untrained_decoder_answers_its_latents() -> None:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        waves = new_audio_vae(0).decode(torch.randn(4, 32, 6)).sample
+    answer = (waves - waves.mean(0)).std()
+    assert 0.1 < answer < 1
+    assert answer > waves.mean(0).std()
+
+
 def test_curves_are_written(trained) -> None:
     folder, logs = trained
     for part, log in logs.items():
