@@ -88,13 +88,13 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands."""
     parser = argparse.ArgumentParser(prog="build_engines.train_tiny", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="command")
-    for name, make in (("video-vae", _video), ("audio-vae", _audio)):
+    for name, make, rate in (("video-vae", _video, 1e-3), ("audio-vae", _audio, 5e-4)):
         train = commands.add_parser(name, help=f"one piece of training of the {name}")
         train.add_argument("folder", type=Path, help="gets weights, configuration and curves")
         train.add_argument("--resume", type=Path, help="folder of an earlier piece")
         train.add_argument("--seconds", type=float, default=240.0)
         train.add_argument("--max-steps", type=int, default=1_000_000)
-        train.add_argument("--peak-rate", type=float, default=1e-3)
+        train.add_argument("--peak-rate", type=float, default=rate)
         train.add_argument("--warm-up-steps", type=int, default=200)
         train.add_argument("--batch", type=int, help="scenes a step")
         train.add_argument("--held-out", type=int, help="clips an evaluation")
