@@ -147,8 +147,8 @@ class KeyMap:
     def __init__(self, rules: Sequence[Rule], derived: Sequence[Derived] = ()) -> None:
         self.rules = tuple(rules)
         self.derived = tuple(derived)
-        self._ours = [(_pattern(rule.ours[0]), rule) for rule in rules]
-        self._checkpoint = [(_pattern(rule.checkpoint[0]), rule) for rule in rules]
+        self._ours = [([_pattern(name) for name in rule.ours], rule) for rule in rules]
+        self._checkpoint = [([_pattern(name) for name in rule.checkpoint], rule) for rule in rules]
 
     def groups(self, our_names: Iterable[str]) -> list[KeyGroup]:
         """The groups that produce `our_names`, in that order."""
@@ -175,13 +175,15 @@ class KeyMap:
 
 def _groups(
     names: list[str],
-    patterns: Sequence[tuple[re.Pattern[str], Rule]],
+    patterns: Sequence[tuple[Sequence[re.Pattern[str]], Rule]],
     side: Callable[[Rule], tuple[str, ...]],
 ) -> list[KeyGroup]:
     result, taken = [], set[str]()
     for name in names:
-        for pattern, rule in patterns:
-            match = pattern.fullmatch(name)
+        for (first, *others), rule in patterns:
+            if any(pattern.fullmatch(name) for pattern in others):
+                break  # the first name of its group brings it, and no later rule may take it
+            match = first.fullmatch(name)
             if match:
                 values = match.groupdict()
                 taken |= {template.format(**values) for template in side(rule)}

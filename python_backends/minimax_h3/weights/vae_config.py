@@ -46,7 +46,8 @@ _VIT_FIXED: Mapping[str, object] = {
     "qk_norm_affine": False,
     "qk_norm_type": "rms_norm",
 }
-# Not in any official file. Source: model sheet 4.1 and 4.2.
+# Not in any official file. Source: model sheet 4.1 and 4.2. A smaller network may state its own
+# `norm_num_groups`, because its channels need not divide by the release's.
 _VIDEO_UNSTATED: Mapping[str, object] = {
     "norm_num_groups": 32,
     "norm_eps": 1e-6,
@@ -93,6 +94,10 @@ class _Section:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise CheckpointError(f"{self.where}: {key} {value!r}; legal: a positive integer")
         return value
+
+    def stated_number(self, key: str) -> dict[str, object]:
+        """The number as an entry of its own, or nothing where the release's value stands."""
+        return {key: self.number(key)} if key in self._entries else {}
 
     def numbers(self, key: str) -> list[int]:
         values = self[key]
@@ -192,6 +197,7 @@ def official_video_vae_arguments(
         "latents_mean": wrapper["latents_mean"],
         "latents_std": wrapper["latents_std"],
         **_VIDEO_UNSTATED,
+        **source.stated_number("norm_num_groups"),
     }
 
 

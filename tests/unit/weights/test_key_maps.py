@@ -138,6 +138,12 @@ def test_video_vae_against_the_sheet(
     _same(_read(diffusers.root / "vae"), expected)
 
 
+def test_video_vae_stores_queries_keys_and_values_once(official: CheckpointManifest) -> None:
+    stored = official.weights["video_vae"].tensors
+    assert [name for name in stored if name.endswith(("to_q.weight", "to_k.weight"))] == []
+    assert sum(name.endswith("to_qkv.weight") for name in stored) == 2
+
+
 def test_audio_vae_and_text_encoder_keep_their_names(
     official: CheckpointManifest, diffusers: CheckpointManifest
 ) -> None:

@@ -27,6 +27,11 @@ def test_released_facts_that_no_official_file_states(tiny_checkpoint: Path) -> N
     assert audio["num_attention_heads"] == 8
 
 
+def test_a_smaller_network_may_state_its_groups(editable) -> None:
+    editable.edit_json(SOURCE, lambda config: config.update(norm_num_groups=8))
+    assert video_vae_arguments(identify(editable.root, "fl2va"))["norm_num_groups"] == 8
+
+
 VIDEO = "video_vae/config.json"
 SOURCE = "video_vae/source/config.json"
 AUDIO = "audio_vae/config.json"
@@ -40,6 +45,7 @@ AUDIO = "audio_vae/config.json"
         (SOURCE, {"scaling_factor": 0.18}, "scaling_factor 0.18"),
         (SOURCE, {"embed_dim": 12}, "embed_dim 12"),
         (SOURCE, {"ch": "32"}, "ch '32'"),
+        (SOURCE, {"norm_num_groups": 0}, "norm_num_groups 0"),
         (SOURCE, {"space_down": [2, 2, 2, 1, 1]}, "multiply to 8; legal: 16"),
         (SOURCE, {"time_down": [1, 1, 2, 1, 1]}, "multiply to 2; legal: 4"),
         (SOURCE, {"z_channels": 16, "embed_dim": 16}, "latent_channels 16"),

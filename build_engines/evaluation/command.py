@@ -1,0 +1,100 @@
+"""`h3 eval FILE`: what a clip shows and sounds like, and whether that is what was asked for."""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+
+from build_engines.evaluation.clip_files import read_clip, read_picture
+from build_engines.evaluation.objects import Frames
+from build_engines.evaluation.quality import psnr, snr
+from build_engines.evaluation.report import ClipFacts, judge, measure_clip, reference_look
+from build_engines.evaluation.tones import Wave
+from build_engines.train_tiny.captions import parse_caption
+from minimax_h3.core.errors import InvalidRequestError
+
+SUMMARY = "measure a clip of coloured shapes: look, motion, pitch, pan, clicks against bounces"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command line."""
+    parser.add_argument("file", type=Path, help="the MP4")
+    parser.add_argument("--caption", help="what was asked for; verdicts decide the exit code")
+    parser.add_argument("--first", type=Path, help="picture that the first frame should be")
+    parser.add_argument("--last", type=Path, help="picture that the last frame should be")
+    parser.add_argument("--reference", type=Path, help="picture of the object that should appear")
+    parser.add_argument("--original", type=Path, help="MP4 that this one reproduces: PSNR and SNR")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure one file.
+
+    Returns:
+        0, or 1 when a caption is given and the clip is not what it asks for.
+
+    Raises:
+        InvalidRequestError: a file that is not readable, or a caption without a coloured shape.
+    """
+    request = None
+    if args.caption is not None:
+        try:
+            request = parse_caption(args.caption)
+        except ValueError as error:
+            raise InvalidRequestError(f"--caption: {error}") from error
+    frames, wave = read_clip(args.file)
+    facts = measure_clip(frames, wave)
+    verdicts = judge(facts, request) if request else {}
+    extra: dict[str, object] = {}
+    for name, picture, frame in (("first", args.first, frames[0]), ("last", args.last, frames[-1])):
+        if picture is not None:
+            extra[f"{name}_psnr_db"] = _keyframe_psnr(f"--{name}", picture, frame)
+    if args.original is not None:
+        extra |= _fidelity(args.original, frames, wave)
+    if args.reference is not None:
+        extra["reference"] = reference_look(facts, read_picture(args.reference))
+    if args.json:
+        print(json.dumps({**facts.as_json(), **extra, "verdicts": verdicts}, indent=2))
+    else:
+        print("\n".join(_lines(facts, extra, verdicts)))
+    return 0 if all(verdicts.values()) else 1
+
+
+def _keyframe_psnr(option: str, path: Path, frame: Frames) -> float:
+    picture = read_picture(path)
+    if picture.shape != frame.shape:
+        raise InvalidRequestError(
+            f"{option}: {picture.shape[1]}x{picture.shape[0]} is not legal; legal: the size of the "
+            f"clip, {frame.shape[1]}x{frame.shape[0]}"
+        )
+    return psnr(frame, picture)
+
+
+def _fidelity(path: Path, frames: Frames, wave: Wave) -> dict[str, object]:
+    """Decibels between a clip and the one that it reproduces."""
+    original, sound = read_clip(path)
+    try:
+        return {"psnr_db": psnr(frames, original), "snr_db": snr(wave, sound)}
+    except ValueError as error:
+        raise InvalidRequestError(f"--original: {path}: {error}") from error
+
+
+def _lines(facts: ClipFacts, extra: dict[str, object], verdicts: dict[str, bool]) -> list[str]:
+    lines = [f"ground: {facts.ground}; clicks: {len(facts.clicks)}"]
+    for seen in facts.objects:
+        pitch = "silent" if seen.pitch_hz is None else f"{seen.pitch_hz:.1f} Hz"
+        lines.append(
+            f"{seen.size} {seen.colour} {seen.shape} (radius {seen.radius:.1f}): {seen.motion} "
+            f"{seen.direction}; {pitch}"
+        )
+        if seen.pan_error is not None:
+            correlation = "" if seen.pan_correlation is None else f", r {seen.pan_correlation:.3f}"
+            lines.append(f"  pan: {seen.pan_error:.3f} widths off{correlation}")
+        offsets = [abs(offset) for offset in seen.click_offsets if offset is not None]
+        if seen.bounces:
+            median = f", median {1000 * float(np.median(offsets)):.1f} ms off" if offsets else ""
+            lines.append(f"  {len(seen.bounces)} bounces, {len(offsets)} with a click{median}")
+    lines += [f"{name}: {value}" for name, value in extra.items()]
+    lines += [f"{'right' if right else 'WRONG'}: {name}" for name, right in verdicts.items()]
+    return lines

@@ -1,0 +1,1 @@
+"""Procedural clips with sound, and the training of the small models that are shipped with them."""
