@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from h3_client.client import H3Client
-from minimax_h3.core.contracts import MODELS
+from minimax_h3.core.contracts import models_of
 from minimax_h3.serve.stubs import find_stubs
 from tests.server.process_memory import usage_of
 
@@ -48,7 +48,9 @@ def measure(checkpoint: Path, folder: Path) -> dict[str, object]:
         private = {name: round(size / 2**20, 1) for name, size in usage.private_bytes.items()}
         return {
             "private_mib": private,
-            "recovery": {model: recovery(output, facts["pid"], model, client) for model in MODELS},
+            "recovery": {
+                model: recovery(output, facts["pid"], model, client) for model in models_of("fl2va")
+            },
         }
     finally:
         server.terminate()

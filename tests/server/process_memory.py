@@ -43,15 +43,15 @@ def usage_of(server_pid: int, region_prefix: str) -> Usage:
     )
 
 
-def growth(before: Usage, after: Usage, share: float, slack_bytes: int = 0) -> dict[str, object]:
-    """What grew by more than a share of itself and some slack; empty when all is flat.
+def growth(before: Usage, after: Usage, share: float) -> dict[str, object]:
+    """What grew by more than a share of itself; empty when all is flat.
 
     Processes that are new or gone are named too.
     """
     grown: dict[str, object] = {
         name: (before.private_bytes[name], after.private_bytes[name])
         for name in before.private_bytes.keys() & after.private_bytes.keys()
-        if after.private_bytes[name] > before.private_bytes[name] * (1 + share) + slack_bytes
+        if after.private_bytes[name] > before.private_bytes[name] * (1 + share)
     }
     grown |= {
         f"handles of {name}": (before.handles[name], after.handles[name])

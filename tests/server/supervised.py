@@ -14,8 +14,10 @@ from pathlib import Path
 import psutil
 
 from h3_client.client import H3Client
-from minimax_h3.core.contracts import MODELS
+from minimax_h3.core.contracts import MODELS, models_of
 from minimax_h3.serve.stubs import find_stubs
+
+SERVED = models_of("fl2va")  # what a supervised server holds
 
 READY = "ready: HTTP"
 READY_S = 180.0  # a busy machine; a quiet one needs 10
@@ -129,4 +131,4 @@ def supervised(checkpoint: Path, folder: Path, *words: str) -> Iterator[Supervis
 
 def single_instance_models() -> list[str]:
     """Models that must never have two processes."""
-    return [name for name, spec in MODELS.items() if spec.instances == 1]
+    return [name for name in SERVED if MODELS[name].instances == 1]

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from supervised import Supervised, single_instance_models, supervised, wait_for
+from supervised import SERVED, Supervised, single_instance_models, supervised, wait_for
 
 from h3_client.client import GenerationResult, H3ClientError
-from minimax_h3.core.contracts import MODELS
 from minimax_h3.media.check import frame_hashes, sample_hash
 from minimax_h3.serve.stubs import is_alive
 
@@ -59,7 +58,7 @@ def check_whole(serving: Supervised, model: str) -> None:
 
 
 def test_an_idle_process_dies(serving: Supervised, soak_seconds: int) -> None:
-    models = list(MODELS) if soak_seconds >= WHOLE_SOAK_S else ["minimax_h3_stream"]
+    models = SERVED if soak_seconds >= WHOLE_SOAK_S else ["minimax_h3_stream"]
     for model in models:
         (victim, *_) = serving.stubs(model)
         assert kill(serving, model, victim) < SERVES_S

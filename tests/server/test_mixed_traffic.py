@@ -1,6 +1,6 @@
 """Good, bad, cancelled and garbage requests at once, for as long as is asked.
 
-`make test` runs a two-minute slice; `make soak` sets --soak-seconds.
+`make test` runs a slice of a minute; `make soak` sets --soak-seconds.
 """
 
 import random
@@ -126,10 +126,11 @@ def test_mixed_traffic(server_with, soak_seconds: int) -> None:
         for index, request in enumerate(GOOD)
     }
     traffic = Traffic(server, solo)
+    seconds = soak_seconds / 2  # kills and cancels under supervision take the other half
     with ThreadPoolExecutor(4) as pool:
-        until = time.monotonic() + soak_seconds
+        until = time.monotonic() + seconds
         workers = [pool.submit(traffic.work, seed, until) for seed in range(4)]
-        time.sleep(soak_seconds / 3)
+        time.sleep(seconds / 3)
         before, regions_before = own_memory(server), regions(server)
         for worker in workers:
             worker.result()

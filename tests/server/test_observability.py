@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from supervised import H3, Supervised, supervised, wait_for
+from supervised import H3, SERVED, Supervised, supervised, wait_for
 
 from h3_client.client import H3ClientError
 from minimax_h3.core.contracts import ENSEMBLE_STEPS, MODELS
@@ -118,7 +118,8 @@ def test_one_trace_has_the_ensemble_its_stages_and_their_calls(
 def test_every_process_loads_its_model_once(serving: Supervised, job_id: str) -> None:
     """Loading the ensemble must not load the weights of its models again."""
     log = Path(serving.facts["log"]).read_text()
-    for model, spec in MODELS.items():
+    for model in SERVED:
+        spec = MODELS[model]
         assert len(re.findall(rf"{model}: loaded as {model}_0_\d+:", log)) == spec.instances
 
 
@@ -128,7 +129,7 @@ def test_health_asks_every_model(serving: Supervised, job_id: str) -> None:
     assert healthy.returncode == 0, healthy.stdout
     assert healthy.stdout.splitlines() == [
         "jobs: answers",
-        *(f"{model}: answers" for model in sorted(MODELS.keys() - {"jobs"})),
+        *(f"{model}: answers" for model in sorted({*SERVED} - {"jobs"})),
     ]
     (muxer,) = serving.stubs("muxer")
     muxer.suspend()
@@ -147,7 +148,7 @@ def test_health_asks_every_model(serving: Supervised, job_id: str) -> None:
 def test_nothing_outlives_a_killed_supervisor(serving: Supervised, job_id: str) -> None:
     family = [stub for stubs in find_stubs(serving.server_pid).values() for stub in stubs]
     family.append(psutil.Process(serving.server_pid))
-    assert len(family) > len(MODELS)
+    assert len(family) > len(SERVED)
     serving.process.kill()
     wait_for(lambda: not any(is_alive(process) for process in family), 10)
     regions = list(Path("/dev/shm").glob(f"{serving.region_prefix}*"))

@@ -115,8 +115,9 @@ class JobTable:
         """A job wants a place now, or has one already."""
         if word(operation, "job_id") not in self._held.jobs:
             self._check_new(operation)
-            if self._held.away:
-                names = ", ".join(sorted(self._held.away))
+            missing = self._held.missing_for(word(operation, "task"))
+            if missing:
+                names = ", ".join(sorted(missing))
                 text = f"{names} is being started again; retry after {RETRY_AFTER_S:g} s"
                 raise CapacityError(text)
             taken = self._held.count(*PLACED) + len(self._held.places)

@@ -10,7 +10,7 @@ from minimax_h3.control.forecast import forecast, round_s
 from minimax_h3.control.job import ACTIVE, CANCELLED, FAILED, PLACED, QUEUED, RUNNING, WAITING, Job
 from minimax_h3.control.operation import Operation, choice, count, flag, seconds, word
 from minimax_h3.control.turns import RANKS, TurnQueue
-from minimax_h3.core.contracts import ROUTES
+from minimax_h3.core.contracts import ENSEMBLE_STEPS, ROUTES
 from minimax_h3.core.errors import CancelledError, H3Error, WorkerLostError
 
 Answer = dict[str, object]
@@ -165,6 +165,10 @@ class JobRegistry:
             touched_at=now,
             placed_at=now,
         )
+
+    def missing_for(self, task: str) -> set[str]:
+        """Models that are away and that a job of this task needs."""
+        return self.away & {*ENSEMBLE_STEPS, ROUTES.get(task, "")}
 
     def grant_places(self) -> None:
         """Let queued jobs in while there is a free place."""

@@ -67,6 +67,12 @@ def test_while_a_model_is_away_nothing_is_admitted(jobs: JobTable) -> None:
     say(jobs, "register", "a")
 
 
+@pytest.mark.parametrize("model", ["minimax_h3_stream", "results", "dit_ref2va"])
+def test_a_model_that_a_job_does_not_need_refuses_nothing(jobs: JobTable, model: str) -> None:
+    lose(jobs, model)
+    assert say(jobs, "register", "a")["job_id"] == "a"
+
+
 def test_while_the_dit_is_away_no_turn_is_given(jobs: JobTable) -> None:
     for name in "abc":
         say(jobs, "register", name)
