@@ -124,6 +124,9 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
             f"run-dir: {run_dir!r} is not legal; legal: a path without white space, because "
             "tritonserver starts its models through a shell"
         )
+    media_root = settings.stage.media_root
+    if media_root and not Path(media_root).is_dir():
+        raise ConfigError(f"media-root: {media_root} is not a folder; legal: an existing folder")
     check_start(settings.stage, logging.getLogger(__name__))
     identify(settings.checkpoint, settings.stage.task_type)
     ports = _definite_ports(settings, starts=starts)

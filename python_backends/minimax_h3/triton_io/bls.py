@@ -16,11 +16,18 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from minimax_h3.core.contracts import WORKER_TOKEN_PARAMETER
-from minimax_h3.core.errors import CapacityError, H3Error, RemoteStageError, error_of
+from minimax_h3.core.errors import (
+    CapacityError,
+    H3Error,
+    RemoteStageError,
+    WorkerLostError,
+    error_of,
+)
 from minimax_h3.stages.base import NO_PARAMETERS, Tensors
 from minimax_h3.triton_io.tensors import to_triton
 
 WANTS_KIND = "wants_error_kind"
+_DEAD = "is not healthy"  # how Triton speaks of a process that died
 _STOPPING = "Server not ready"  # Triton's words for every call after the stop signal
 # An ensemble puts its own name in front of what its step answered.
 _KIND_AND_MESSAGE = re.compile(
@@ -66,9 +73,9 @@ class BlsCaller:
         """Call `model` and return those of `outputs` that it answered with.
 
         Raises:
-            H3Error: of the class that the called model raised; `RemoteStageError` when it gave no
-                kind, because it is gone or Triton refused the call; `CapacityError` when the whole
-                server is stopping.
+            H3Error: of the class that the called model raised; `WorkerLostError` when its process
+                died; `RemoteStageError` when Triton refused the call without a kind;
+                `CapacityError` when the whole server is stopping.
         """
         request = pb_utils.InferenceRequest(
             model_name=model,
@@ -112,6 +119,8 @@ def decode_error(model: str, text: str) -> H3Error:
     match = _KIND_AND_MESSAGE.fullmatch(text)
     if match is None and text.endswith(_STOPPING):
         return CapacityError("the server is stopping; retry when it is back")
+    if match is None and _DEAD in text:
+        return WorkerLostError(f"{model}: {text}")
     if match is None:
         return RemoteStageError(f"{model}: {text}")
     return error_of(match["kind"], match["message"])

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,13 @@ def test_the_same_port_twice_is_refused(settings_with: Settings) -> None:
 def test_values_outside_their_range(settings_with: Settings, changes: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings_with(**changes)
+
+
+def test_a_media_root_that_is_no_folder_is_refused(settings_with: Settings, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    settings = settings_with(stage=replace(settings_with().stage, media_root=str(missing)))
+    with pytest.raises(ConfigError, match=f"media-root: {missing} is not a folder"):
+        check_settings(settings)
 
 
 def test_a_repository_without_a_model_is_refused(settings_with: Settings) -> None:
