@@ -157,7 +157,12 @@ def test_one_long_and_three_short_jobs_equal_their_solo_runs(server) -> None:
 
 def test_a_high_priority_enters_first(server, client: H3Client) -> None:
     with ThreadPoolExecutor(TURNS + 3) as pool:
-        jobs = [pool.submit(run, server, f"turn {index}", 20) for index in range(TURNS)]
+        # One turn gets free, so that those who wait take it one after another.
+        lengths = (20, *[60] * (TURNS - 1))
+        jobs = [
+            pool.submit(run, server, f"turn {index}", length)
+            for index, length in enumerate(lengths)
+        ]
         for index in range(TURNS):
             until(lambda index=index: at_step(client, f"turn {index}", 1))
         for name, priority in (("low", "low"), ("normal", "normal"), ("high", "high")):
