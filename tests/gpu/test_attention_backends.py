@@ -23,7 +23,7 @@ def backend(request: pytest.FixtureRequest) -> AttentionBackend:
     try:
         return select(request.param, GPU, torch.bfloat16, HEAD_DIM, documents=2).backend
     except BackendUnavailableError as error:
-        pytest.skip(str(error))
+        pytest.skip(reason=str(error))
 
 
 def draw(rows: int, seed: int = 0, heads: int = HEADS) -> torch.Tensor:

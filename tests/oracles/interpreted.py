@@ -21,7 +21,7 @@ def import_interpreted(*names: str) -> list[ModuleType]:
     compiled or interpreted, not both in one process, and where Triton's language is missing.
     """
     if torch.cuda.is_available():
-        pytest.skip("interpreted only where there is no GPU", allow_module_level=True)
+        pytest.skip(reason="interpreted only where there is no GPU", allow_module_level=True)
     pytest.importorskip("triton", reason="the package triton is not installed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")

