@@ -1,5 +1,7 @@
 """Markers from the folder a test lives in, and the fixtures that every folder may use."""
 
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,18 +35,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_checkpoint(run_folder: Path) -> Path:
     """A tiny random checkpoint in the official layout: the folder that holds FL2VA/ and Ref2VA/."""
-    return _tiny(tmp_path_factory.mktemp("tiny"), "official")
+    return _tiny(run_folder, "official")
 
 
 @pytest.fixture(scope="session")
-def tiny_diffusers_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_diffusers_checkpoint(run_folder: Path) -> Path:
     """The same weights in the diffusers layout."""
-    return _tiny(tmp_path_factory.mktemp("tiny-diffusers"), "diffusers")
+    return _tiny(run_folder, "diffusers")
 
 
-def _tiny(folder: Path, layout: str) -> Path:
-    command = [sys.executable, "-m", "build_engines", "tiny", str(folder), "--layout", layout]
-    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own  # noqa: TID251
+
+
+def _tiny(run_folder: Path, layout: str) -> Path:
+    """Written by whichever process asks first; the others wait and read it."""
+    folder = run_folder / f"tiny-{layout}"
+    with (run_folder / f"tiny-{layout}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            part = run_folder / f"tiny-{layout}.part"
+            command = [sys.executable, "-m", "build_engines", "tiny", str(part), "--layout", layout]
+            subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+            part.rename(folder)
     return folder

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
-from watching import dit_status, until
+from watching import WHOLE_SOAK_S, dit_status, until
 
 from h3_client.client import H3Client
 from h3_client.errors import H3ClientError
@@ -131,8 +132,18 @@ def _blocker(server, client: H3Client) -> Iterator[None]:
     until(lambda: client.job("blocker").get("state") == "cancelled")
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("point", POINTS)
+def _pairs() -> list[object]:
+    """Every point by every way; `make test` takes each point by one, and each way twice."""
+    ways, pairs = list(WAYS), []
+    for index, point in enumerate(POINTS):
+        for way in ways:
+            every_run = way == ways[index % len(ways)]
+            marks = () if every_run else (pytest.mark.soak, pytest.mark.usefixtures("whole_soak"))
+            pairs.append(pytest.param(point, way, marks=marks, id=f"{point}-{way}"))
+    return pairs
+
+
+@pytest.mark.parametrize(("point", "way"), _pairs())
 def test_cancel(server, point: str, way: str) -> None:
     client, name = H3Client(server.grpc_url), f"{point} {way}"
     later = POINTS[point][2]
@@ -155,11 +166,9 @@ def test_cancel(server, point: str, way: str) -> None:
         assert server.inference_count(stage) == before[stage], stage
 
 
-def test_a_cancel_at_any_moment_leaves_no_work_and_no_file(server) -> None:
-    import random
-
+def test_a_cancel_at_any_moment_leaves_no_work_and_no_file(server, soak_seconds: int) -> None:
     rng, client = random.Random(3), H3Client(server.grpc_url)
-    for index in range(15):
+    for index in range(100 if soak_seconds >= WHOLE_SOAK_S else 6):
         name = f"random {index}"
         job = UnaryWay(server, name)
         timer = threading.Timer(rng.uniform(0, 1.2), job.client.cancel, [name, 5.0])
@@ -178,8 +187,9 @@ def test_a_cancel_at_any_moment_leaves_no_work_and_no_file(server) -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_memory_stays_flat_over_cancelled_jobs(server, soak_seconds: int) -> None:
-    jobs = 200 if soak_seconds > 600 else 30
+@pytest.mark.usefixtures("whole_soak")
+def test_memory_stays_flat_over_cancelled_jobs(server) -> None:
+    jobs = 200
     client = H3Client(server.grpc_url)
 
     def cancelled(index: int) -> None:

@@ -4,7 +4,6 @@ import json
 import time
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -123,36 +122,6 @@ def test_the_preprocess_model_alone_refuses_the_same(server) -> None:
             refusals.append(refusal.value.message().removeprefix("in ensemble 'minimax_h3', "))
     assert refusals[0] == refusals[1]
     assert refusals[0].startswith("references: 10 is not legal; legal: absent for task t2va")
-
-
-def test_a_full_server_refuses_at_once_and_loses_nothing(server_with) -> None:
-    server = server_with(test_step_delay_ms=300, running_jobs=1, max_jobs=2)
-    client = H3Client(server.grpc_url)
-    with ThreadPoolExecutor(2) as pool:
-        running = [pool.submit(H3Client(server.grpc_url).generate, "p", **SMALL) for _ in range(2)]
-        while client.ping()["active"] < 2:
-            time.sleep(0.02)
-        began = time.perf_counter()
-        with pytest.raises(H3ClientError) as refusal:
-            client.generate("p", **SMALL)
-        assert time.perf_counter() - began < 0.5
-        assert refusal.value.status == "UNAVAILABLE"
-        assert "2 jobs are active" in str(refusal.value)
-        assert all(job.result().mp4 for job in running)
-    assert client.ping()["active"] == 0
-
-
-def test_a_request_id_in_use_is_refused(server_with) -> None:
-    server = server_with(test_step_delay_ms=200)
-    client = H3Client(server.grpc_url)
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(client.generate, "p", request_id="mine", **SMALL)
-        while client.job("mine").get("unknown"):
-            time.sleep(0.02)
-        with pytest.raises(H3ClientError, match="request id: 'mine' is in use"):
-            H3Client(server.grpc_url).generate("p", request_id="mine", **SMALL)
-        running.result()
-    client.generate("p", request_id="mine", **SMALL)
 
 
 @pytest.mark.parametrize(

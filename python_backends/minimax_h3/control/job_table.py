@@ -92,10 +92,10 @@ class JobTable:
         """
         name = operation.get("op")
         handler = self._operations.get(name) if isinstance(name, str) else None
-        legal = ", ".join(self._operations if trusted else CLIENT_OPERATIONS)
-        if handler is None:
-            raise InvalidRequestError(f"op: {str(name)[:50]!r} is not legal; legal: {legal}")
-        if not trusted and name not in CLIENT_OPERATIONS:
+        if handler is None or not (trusted or name in CLIENT_OPERATIONS):
+            legal = ", ".join(self._operations if trusted else CLIENT_OPERATIONS)
+            if handler is None:
+                raise InvalidRequestError(f"op: {str(name)[:50]!r} is not legal; legal: {legal}")
             raise NotAvailableError(f"op: {name!r} is for this server's own models; legal: {legal}")
         self._held.expire()
         return handler(operation)
