@@ -22,7 +22,7 @@ STOP_S = 15.0
 def test_a_long_step_is_no_hang_and_a_stop_with_four_jobs_is_clean(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    times = ("--test-step-delay-ms", "400", "--hang-timeout", "0.2", "--silence-timeout", "30")
+    times = ("--test-step-delay-ms", "300", "--hang-timeout", "0.2", "--silence-timeout", "30")
     words = (*times, "--grace", f"{GRACE_S:g}")
     with supervised(tiny_checkpoint, tmp_path, *words) as serving, ThreadPoolExecutor(5) as pool:
         serving.client().generate(**REQUEST, num_inference_steps=4)
