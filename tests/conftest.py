@@ -13,6 +13,7 @@ torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it com
 
 FOLDER_MARKERS = ("unit", "contract", "server", "gpu", "multigpu")
 ROOT = Path(__file__).resolve().parent.parent
+WHOLE_SOAK_S = 1800  # the length of `make soak`; a shorter run leaves long matrices out
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,8 +28,19 @@ def soak_seconds(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--soak-seconds"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.fixture(scope="session")
+def whole_soak(soak_seconds: int) -> bool:
+    """Whether there is time for everything."""
+    return soak_seconds >= WHOLE_SOAK_S
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    hurried = config.getoption("--soak-seconds") < WHOLE_SOAK_S
     for item in items:
+        if item.get_closest_marker("whole_soak"):
+            item.add_marker("soak")
+            if hurried:
+                item.add_marker(pytest.mark.skip(reason="for make soak: it takes long"))
         folder = item.path.relative_to(ROOT / "tests").parts[0]
         if folder in FOLDER_MARKERS:
             item.add_marker(folder)

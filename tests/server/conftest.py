@@ -11,7 +11,6 @@ import psutil
 import pytest
 from fakes.small_references import write_repository
 from supervised import Supervised, supervised
-from watching import WHOLE_SOAK_S
 
 from minimax_h3.core.config import StageConfig
 from minimax_h3.serve.installation import wheel_folder
@@ -145,13 +144,6 @@ def supervised_server(
     folder = tmp_path_factory.mktemp("supervised")
     with supervised(tiny_checkpoint, folder, "--test-step-delay-ms", "50") as serving:
         yield serving
-
-
-@pytest.fixture
-def whole_soak(soak_seconds: int) -> None:
-    """For what `make test` has no time for."""
-    if soak_seconds < WHOLE_SOAK_S:
-        pytest.skip(reason="a long or repeated test that make soak runs")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
-from watching import WHOLE_SOAK_S, dit_status, until
+from watching import dit_status, until
 
 from h3_client.client import H3Client
 from h3_client.errors import H3ClientError
@@ -138,7 +138,7 @@ def _pairs() -> list[object]:
     for index, point in enumerate(POINTS):
         for way in ways:
             every_run = way == ways[index % len(ways)]
-            marks = () if every_run else (pytest.mark.soak, pytest.mark.usefixtures("whole_soak"))
+            marks = () if every_run else pytest.mark.whole_soak
             pairs.append(pytest.param(point, way, marks=marks, id=f"{point}-{way}"))
     return pairs
 
@@ -166,9 +166,10 @@ def test_cancel(server, point: str, way: str) -> None:
         assert server.inference_count(stage) == before[stage], stage
 
 
-def test_a_cancel_at_any_moment_leaves_no_work_and_no_file(server, soak_seconds: int) -> None:
+@pytest.mark.soak
+def test_a_cancel_at_any_moment_leaves_no_work_and_no_file(server, whole_soak: bool) -> None:
     rng, client = random.Random(3), H3Client(server.grpc_url)
-    for index in range(100 if soak_seconds >= WHOLE_SOAK_S else 6):
+    for index in range(100 if whole_soak else 6):
         name = f"random {index}"
         job = UnaryWay(server, name)
         timer = threading.Timer(rng.uniform(0, 1.2), job.client.cancel, [name, 5.0])
@@ -184,10 +185,9 @@ def test_a_cancel_at_any_moment_leaves_no_work_and_no_file(server, soak_seconds:
     assert dit_status(server)["sessions"] == 0
 
 
-@pytest.mark.soak
+@pytest.mark.whole_soak
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-@pytest.mark.usefixtures("whole_soak")
 def test_memory_stays_flat_over_cancelled_jobs(server) -> None:
     jobs = 200
     client = H3Client(server.grpc_url)

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from process_memory import growth, usage_of
 from supervised import SERVED, Supervised, supervised, wait_for
-from watching import WHOLE_SOAK_S
 
 from h3_client.client import H3Client, H3ClientError
 from minimax_h3.core.contracts import MODELS
@@ -123,11 +122,10 @@ class Chaos:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_kills_cancels_bad_and_good_requests(
-    supervised_server: Supervised, soak_seconds: int
+    supervised_server: Supervised, soak_seconds: int, whole_soak: bool
 ) -> None:
     serving = supervised_server
-    share = EVENTS * soak_seconds // WHOLE_SOAK_S // 2
-    count = EVENTS if soak_seconds >= WHOLE_SOAK_S else max(share, 15)
+    count = EVENTS if whole_soak else max(soak_seconds // 8, 10)
     rng = random.Random(1)
     events = [("good", "good", "bad", "cancel", "kill")[index % 5] for index in range(count)]
     rng.shuffle(events)
@@ -143,10 +141,9 @@ def test_kills_cancels_bad_and_good_requests(
     wait_for(lambda: serving.sessions() == 0, 30)
 
 
-@pytest.mark.soak
+@pytest.mark.whole_soak
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-@pytest.mark.usefixtures("whole_soak")
 def test_memory_stays_flat_over_requests_in_a_row(tiny_checkpoint: Path, tmp_path: Path) -> None:
     request = GOOD | {"num_inference_steps": 3}
     # Kept results fill their folder on purpose; they are no leak.

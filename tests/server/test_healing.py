@@ -7,7 +7,6 @@ from pathlib import Path
 import psutil
 import pytest
 from supervised import SERVED, Supervised, single_instance_models, supervised, wait_for
-from watching import WHOLE_SOAK_S
 
 from h3_client.client import GenerationResult, H3ClientError
 from minimax_h3.media.check import frame_hashes, sample_hash
@@ -54,12 +53,13 @@ def check_whole(serving: Supervised, model: str) -> None:
 
 def _held() -> list[object]:
     """`make test` takes the largest of them: every death takes a load of the model."""
-    marks = (pytest.mark.soak, pytest.mark.usefixtures("whole_soak"))
+    marks = pytest.mark.whole_soak
     return [pytest.param(name, marks=() if name == "video_decoder" else marks) for name in HELD]
 
 
-def test_an_idle_process_dies(serving: Supervised, soak_seconds: int) -> None:
-    models = SERVED if soak_seconds >= WHOLE_SOAK_S else ["minimax_h3_stream"]
+@pytest.mark.soak
+def test_an_idle_process_dies(serving: Supervised, whole_soak: bool) -> None:
+    models = SERVED if whole_soak else ["minimax_h3_stream"]
     for model in models:
         (victim, *_) = serving.stubs(model)
         assert kill(serving, model, victim) < SERVES_S
@@ -153,8 +153,7 @@ def test_a_job_ahead_of_a_dead_stage_ends_at_once(serving: Supervised) -> None:
     check_whole(serving, "muxer")
 
 
-@pytest.mark.soak
-@pytest.mark.usefixtures("whole_soak")
+@pytest.mark.whole_soak
 def test_an_idle_process_hangs(serving: Supervised) -> None:
     before = serving.says("text_encoder: serves again")
     (victim,) = serving.stubs("text_encoder")
@@ -165,8 +164,7 @@ def test_an_idle_process_hangs(serving: Supervised) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.soak
-@pytest.mark.usefixtures("whole_soak")
+@pytest.mark.whole_soak
 def test_a_long_step_is_no_hang(tiny_checkpoint: Path, tmp_path: Path) -> None:
     words = ("--test-step-delay-ms", "5000", "--hang-timeout", "1", "--silence-timeout", "30")
     with supervised(tiny_checkpoint, tmp_path, *words) as serving:

@@ -131,9 +131,8 @@ def test_a_request_costs_a_tenth_of_20_ms_steps_beside_its_compute(server) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.soak
+@pytest.mark.whole_soak
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("whole_soak")
 def test_five_second_steps_alone_and_interleaved(server_with) -> None:
     server = server_with(test_step_delay_ms=5000)
     fields = {"num_inference_steps": 3}

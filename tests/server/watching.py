@@ -9,8 +9,6 @@ import tritonclient.grpc as triton_grpc
 
 from h3_client.client import H3Client
 
-WHOLE_SOAK_S = 1800  # the length of `make soak`; a shorter run leaves long matrices out
-
 
 def until(reached: Callable[[], object], seconds: float = 20.0) -> None:
     """Wait until something is true."""
