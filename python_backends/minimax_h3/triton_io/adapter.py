@@ -33,6 +33,7 @@ from minimax_h3.stages.base import (
 )
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.triton_io.bls import BlsCaller, encode_error, parameters_of
+from minimax_h3.triton_io.freed_memory import return_freed_memory
 from minimax_h3.triton_io.meter import TritonMeter
 from minimax_h3.triton_io.observer import Observer
 from minimax_h3.triton_io.probe import answer_probes
@@ -81,6 +82,7 @@ class StageModel:
             folder = Path(args["model_repository"]).resolve()
             context = StageContext(config, folder, self._call, self._log, self._meter)
             self._stage = self.stage_class.load(context)
+            return_freed_memory()
         except H3Error as error:
             # The message is the reason; a traceback would only bury it.
             self._log.error("cannot load: %s: %s", error.kind, error)
