@@ -136,6 +136,24 @@ def test_a_signal_stops_it_in_good_order(
     assert signal.getsignal(number) is before
 
 
+def test_the_end_of_standard_input_stops_it_in_good_order(
+    settings_with: Settings,
+    fake_server: Callable[[], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr(command, "STANDARD_INPUT", reader)
+    words = [*words_of(settings_with(tritonserver=fake_server())), "--stop-with-stdin"]
+    os.write(writer, b"words are no end\n")
+    timer = threading.Timer(0.5, os.close, (writer,))
+    timer.start()
+    assert command.run(parse(*words)) == 0
+    timer.join()
+    os.close(reader)
+    assert not capsys.readouterr().err
+
+
 def test_a_server_that_dies_while_serving_is_an_error(
     settings_with: Settings,
     fake_server: Callable[[str], Path],
