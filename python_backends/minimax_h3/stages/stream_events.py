@@ -45,10 +45,8 @@ def progress_events(job_id: str, described: Mapping[str, object]) -> list[dict[s
 
 def error_event(job_id: str, error: H3Error) -> dict[str, object]:
     """The machine-readable form of an error; the last response carries its text once more."""
-    hint = {"retry_after_s": RETRY_AFTER_S} if isinstance(error, CapacityError) else {}
-    return event(
-        "error", job_id, kind=error.kind, code=error.triton_code, message=str(error), **hint
-    )
+    hint = {"retry_after_s": RETRY_AFTER_S} if error.status == CapacityError.status else {}
+    return event("error", job_id, kind=error.kind, code=error.status, message=str(error), **hint)
 
 
 def response_of(spoken: Mapping[str, object]) -> Response:

@@ -29,6 +29,7 @@ from minimax_h3.triton_io.tensors import to_triton
 WANTS_KIND = "wants_error_kind"
 _DEAD = "is not healthy"  # how Triton speaks of a process that died
 _STOPPING = "Server not ready"  # Triton's words for every call after the stop signal
+_TRITON_WORDS = {"INVALID_ARGUMENT": "INVALID_ARG"}  # where the backend's word is not gRPC's
 # An ensemble puts its own name in front of what its step answered.
 _KIND_AND_MESSAGE = re.compile(
     r"(?:in ensemble '[^']*', )*\[(?P<kind>[a-z_]+)\] (?P<message>.*)", re.DOTALL
@@ -106,6 +107,12 @@ def encode_error(request: Any, kind: str, message: str) -> str:
 def with_kind(kind: str, message: str) -> str:
     """An error text that `decode_error` and the client can take apart."""
     return f"[{kind}] {message}"
+
+
+def triton_error(text: str, status: str) -> Any:
+    """The Python backend's form of an error with one of gRPC's statuses."""
+    code = getattr(pb_utils.TritonError, _TRITON_WORDS.get(status, status))
+    return pb_utils.TritonError(text, code)
 
 
 def parameters_of(request: Any) -> dict[str, object]:
