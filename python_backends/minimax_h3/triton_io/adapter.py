@@ -13,6 +13,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
+from minimax_h3.control.operation import MAX_ID_CHARS
 from minimax_h3.core.config import parse_parameters
 from minimax_h3.core.contracts import (
     ENSEMBLE_STEPS,
@@ -159,8 +160,9 @@ class StageModel:
                 return pb_utils.InferenceResponse(tensors)
             outcome = tensors
         job_id = _job_id(request)
-        facts = {"job_id": job_id, "request_id": request.request_id()}
-        who = f"job {job_id or '-'}, request {request.request_id() or '-'}"
+        request_id = request.request_id()[:MAX_ID_CHARS]
+        facts = {"job_id": job_id, "request_id": request_id}
+        who = f"job {job_id or '-'}, request {request_id or '-'}"
         if isinstance(outcome, H3Error):
             status, kind, message = outcome.status, outcome.kind, str(outcome)
             self._log.info("%s: %s: %s", who, kind, message, extra=facts)

@@ -169,6 +169,11 @@ def test_a_wrong_request_never_waits(server: Server, result_as, options, named: 
         opened(stage(server), result_as, **options)
 
 
+def test_a_long_request_id_never_waits(server: Server) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^request_id: 5,000 "):
+        opened(stage(server), request_id="i" * 5000)
+
+
 def test_a_handle_needs_a_server_that_keeps_results(server: Server) -> None:
     with pytest.raises(InvalidRequestError, match="keeps no results"):
         opened(stage(server, results_bytes=0), "handle")
