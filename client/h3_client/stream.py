@@ -28,6 +28,7 @@ from h3_client.errors import (
     UNAVAILABLE,
     H3ClientError,
     clean_message,
+    server_error,
 )
 from h3_client.fields import InputTensor, encode_request, text_input
 from h3_client.results import GenerationResult, json_object
@@ -153,7 +154,7 @@ class ClipStream:
         status = str(error.status() or "").removeprefix("StatusCode.")
         if status == UNAVAILABLE:
             return no_server(self._url, "gRPC", text)
-        return H3ClientError(status, clean_message(text)) if status else stream_error(text)
+        return server_error(status, text) if status else stream_error(text)
 
     def _result_of(self, response: Any) -> GenerationResult:
         clips = response.as_numpy("MP4")
@@ -174,6 +175,6 @@ def stream_error(text: str) -> H3ClientError:
     """The error of a stream's last response, with the status of its kind."""
     match = _KIND_AND_MESSAGE.fullmatch(text.strip())
     if match is None:
-        return H3ClientError(INTERNAL, clean_message(text))
+        return server_error(INTERNAL, text)
     status = STATUS_OF_KIND.get(match["kind"], INTERNAL)
     return H3ClientError(status, clean_message(match["message"]), kind=match["kind"])

@@ -26,6 +26,7 @@ from h3_client.errors import (
     UNAVAILABLE,
     H3ClientError,
     clean_message,
+    server_error,
 )
 from h3_client.fields import InputTensor
 
@@ -164,7 +165,7 @@ class GrpcTransport:
                 self.is_live()
             except H3ClientError as lost:
                 return H3ClientError(CONNECTION, f"{lost.message}; the request failed: {message}")
-        return H3ClientError(status, message)
+        return server_error(status, message)
 
 
 class HttpTransport:
@@ -246,7 +247,7 @@ class HttpTransport:
         return response.status, answer, None if json_bytes is None else int(json_bytes)
 
     def _lost(self, error: Exception) -> H3ClientError:
-        if isinstance(error, http.client.BadStatusLine) and error.line.startswith(HTTP2):
+        if str(error).startswith(HTTP2):
             advice = "leave out --http and http://, or pass the HTTP address, by default port 8000"
             text = f"{self.url} speaks gRPC and was spoken to in HTTP: {advice}"
         else:
@@ -285,4 +286,4 @@ def _http_error(code: int, body: bytes) -> H3ClientError:
         message = str(json.loads(text)["error"])
     except (ValueError, KeyError, TypeError):  # not Triton's form: a proxy in between answered
         message = f"HTTP {code}: {text[:200] or 'empty answer'}"
-    return H3ClientError(_STATUS_OF_HTTP.get(code, f"HTTP_{code}"), clean_message(message))
+    return server_error(_STATUS_OF_HTTP.get(code, f"HTTP_{code}"), message)

@@ -33,6 +33,7 @@ from minimax_h3.control.operation import (
 )
 from minimax_h3.control.registry import Answer, JobRegistry, Limits
 from minimax_h3.core.errors import (
+    RETRY_AFTER_S,
     CancelledError,
     CapacityError,
     DeadlineRefusedError,
@@ -41,7 +42,6 @@ from minimax_h3.core.errors import (
     WorkerLostError,
 )
 
-RETRY_AFTER_S = 5.0
 STOPPING = "the server is stopping; retry when it is back"
 CLIENT_OPERATIONS = ("ping", "get", "list", "cancel", "timeline")
 

@@ -3,6 +3,8 @@
 from types import MappingProxyType
 from typing import ClassVar
 
+RETRY_AFTER_S = 5.0  # what a caller is told who may try the same again
+
 
 class H3Error(Exception):
     """Base of every error that a caller may see.

@@ -111,7 +111,7 @@ class ServerApi:
             response = connection.getresponse()
             return response.status, response.read().decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, http.client.BadStatusLine) and error.line.startswith(HTTP2):
+            if str(error).startswith(HTTP2):
                 raise ServerApiError(
                     f"{self._address} speaks gRPC; pass the HTTP address, by default port 8000"
                 ) from error

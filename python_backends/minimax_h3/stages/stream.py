@@ -25,6 +25,7 @@ from minimax_h3.core.contracts import (
     STREAM_ENSEMBLES,
 )
 from minimax_h3.core.errors import (
+    RETRY_AFTER_S,
     CancelledError,
     CapacityError,
     DeadlineExceededError,
@@ -44,7 +45,6 @@ from minimax_h3.stages.preprocess import (
 )
 from minimax_h3.stages.stream_events import (
     RESULT_FORMS,
-    RETRY_AFTER_S,
     error_event,
     event,
     progress_events,

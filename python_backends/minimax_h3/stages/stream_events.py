@@ -7,13 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from minimax_h3.core.errors import CapacityError, H3Error
+from minimax_h3.core.errors import RETRY_AFTER_S, CapacityError, H3Error
 from minimax_h3.stages.base import text_tensor
 
 Response = dict[str, NDArray[np.generic]]
 
 RESULT_FORMS = ("bytes", "base64", "handle")
-RETRY_AFTER_S = 5.0
 _TOLD = (
     *("state", "stage", "step", "clip", "num_clips", "position", "elapsed_s", "expected_s"),
     "priority",
