@@ -76,6 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=stage.test_step_delay_ms,
         help="for tests only: sleep this long in every DiT step",
     )
+    models.add_argument(
+        "--test-hang-at-step",
+        type=int,
+        default=stage.test_hang_at_step,
+        help="for tests only: the DiT hangs in this step of a job",
+    )
     server = parser.add_argument_group("server")
     server.add_argument("--host", default=serve.host, help="default %(default)s: this machine only")
     for service in ("http", "grpc", "metrics"):
@@ -145,6 +151,7 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         media_root=str(options.media_root.resolve()) if options.media_root else "",
         cpu_threads=options.cpu_threads,
         test_step_delay_ms=options.test_step_delay_ms,
+        test_hang_at_step=options.test_hang_at_step,
     )
     return ServeSettings(
         stage=stage,
