@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from minimax_h3.control.operation import MAX_ID_CHARS
 from minimax_h3.core.compatibility import check_request, check_start
 from minimax_h3.core.conditions import condition_rows
 from minimax_h3.core.config import StageConfig
@@ -89,6 +90,7 @@ class PreprocessStage:
         received_at, began = _received_at(request), time.perf_counter()
         fields = read_fields(request)
         refuse_fields_as_parameters(request)
+        check_request_id(request)
         generation = GenerationRequest.from_fields(fields)
         self._check_served(generation)
         media = read_media(generation, self._files)
@@ -200,6 +202,19 @@ def refuse_fields_as_parameters(request: StageRequest) -> None:
         raise InvalidRequestError(
             f"{misplaced[0]}: sent as a request parameter, which no field is; legal: a tensor of "
             "its own or a key of OPTIONS"
+        )
+
+
+def check_request_id(request: StageRequest) -> None:
+    """Refuse a request id that `jobs` would not keep; a long one is not repeated in the answer.
+
+    Raises:
+        InvalidRequestError: names the legal length.
+    """
+    length = len(request.request_id)
+    if length > MAX_ID_CHARS:
+        raise InvalidRequestError(
+            f"request_id: {length:,} characters are not legal; legal: up to {MAX_ID_CHARS}"
         )
 
 

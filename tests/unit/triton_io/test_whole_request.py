@@ -61,4 +61,6 @@ def test_a_prompt_becomes_a_file_and_a_wrong_one_a_refusal(
             server.infer("minimax_h3", SMALL | {"FPS": np.array([30], np.float32)})
         assert refusal.value.code == "INVALID_ARG"
         assert "fps: 30.0 is not legal; legal: 24" in refusal.value.message
+        with pytest.raises(InferenceError, match="request_id: 5,000 characters are not legal"):
+            server.infer("minimax_h3", SMALL, request_id="i" * 5000)
         assert ask_jobs(server, {"op": "ping"})["active"] == 0
