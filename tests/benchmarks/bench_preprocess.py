@@ -106,8 +106,8 @@ def run_case(checkpoint: Path, folder: Path, case: str) -> dict[str, object]:
     config = StageConfig(checkpoint_dir=str(checkpoint), task_type="combined")
     log = logging.getLogger("bench")
     stage = PreprocessStage.load(StageContext(config, checkpoint, no_jobs, log))
-    small = {"PROMPT": text_tensor("a fox"), "NUM_FRAMES": np.array([362], np.int32)}
-    small |= {"WIDTH": np.array([64], np.int32), "HEIGHT": np.array([64], np.int32)}
+    small = {"PROMPT": text_tensor("a fox"), "NUM_FRAMES": np.array([362], np.int64)}
+    small |= {"WIDTH": np.array([64], np.int64), "HEIGHT": np.array([64], np.int64)}
     stage.run(StageRequest(small))
     field, names = CASES[case]
     encoded = [(folder / name).read_bytes() for name in names]
