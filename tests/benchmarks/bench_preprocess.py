@@ -21,6 +21,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+from av.video.frame import PictureType
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -64,6 +65,7 @@ def clips(folder: Path) -> None:
             for index in range(CLIP_SECONDS * rate):
                 frame = frames[order[index % len(order)]]
                 frame.pts, frame.time_base = index, Fraction(1, rate)
+                frame.pict_type = PictureType.NONE  # the source's own types would leave no B-frames
                 target.mux(stream.encode(frame))
             target.mux(stream.encode(None))
 

@@ -128,7 +128,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         seen = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", seen.size, _WHITE), seen).convert("RGB")
-    return image.convert("RGB")
+    # Pillow would copy a picture that is RGB already: 36 MB of a large photo.
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def prepare_keyframe(picture: Image.Image, width: int, height: int, *, crop: bool) -> Pixels:
