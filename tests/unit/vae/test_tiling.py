@@ -91,6 +91,20 @@ def test_stitching_is_bitwise_the_diffusers_stitching(vae4, height, width):
     assert torch.equal(stitch(tiles, rows, columns), vae4._stitch_tiles(tiles, *overlaps))
 
 
+@settings(max_examples=25, deadline=None)
+@given(rows=st.integers(8, 40), columns=st.integers(8, 40))
+def test_whatever_is_cut_into_tiles_is_stitched_back(rows, columns):
+    """Tiles that agree where they overlap give the picture they were cut from."""
+    rule = TileRule(32, 8)
+    axes = axis_tiles(4 * rows, 4, rule), axis_tiles(4 * columns, 4, rule)
+    whole = torch.arange(16.0 * rows * columns).reshape(1, 4 * rows, 4 * columns)
+    tiles = [
+        [whole[:, top : top + axes[0].size, left : left + axes[1].size] for left in axes[1].starts]
+        for top in axes[0].starts
+    ]
+    torch.testing.assert_close(stitch(tiles, *axes), whole, rtol=1e-6, atol=0)
+
+
 def test_half_precision_tiles_are_blended_in_fp32():
     axis = axis_tiles(48, 4, TileRule(32, 8))
     tiles = [[torch.full((1, 32, 32), 1.0, dtype=torch.bfloat16) for _ in axis.starts]]
