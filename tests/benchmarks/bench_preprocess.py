@@ -90,8 +90,8 @@ def no_jobs(model: str, inputs: Tensors, outputs: Sequence[str]) -> dict[str, ND
 
 def peak_mb() -> float:
     """Of this program alone: what `getrusage` tells counts the program that started it, too."""
-    (line,) = (one for one in Path("/proc/self/status").open() if one.startswith("VmHWM:"))
-    return round(int(line.split()[1]) / 1024, 1)
+    _, _, after = Path("/proc/self/status").read_text().partition("VmHWM:")
+    return round(int(after.split()[0]) / 1024, 1)
 
 
 def timed(work: Callable[[], object]) -> dict[str, float]:
