@@ -181,6 +181,7 @@ def body(**tensors: bytes) -> bytes:
         (body(WIDTH=b"4294967360"), 400, "width: 4294967360 is not legal"),
         (body(WIDTH=b"9223372036854775872"), 500, "Unable to parse"),
         (body(WIDTH=b"64.0"), 500, "Unable to parse"),
+        (body(WIDTH=b"64").replace(b"INT64", b"INT32"), 400, "WIDTH"),
     ],
     ids=lambda value: "" if isinstance(value, bytes) else str(value),
 )
