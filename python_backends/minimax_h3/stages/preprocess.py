@@ -201,7 +201,7 @@ def refuse_fields_as_parameters(request: StageRequest) -> None:
     if misplaced:
         name = misplaced[0]
         raise InvalidRequestError(
-            f"{name}: {shown(request.parameters[name])} sent as a request parameter, which no "
+            f"{name}: sent as a request parameter, {shown(request.parameters[name])}, which no "
             "field is; legal: a tensor of its own or a key of OPTIONS"
         )
 
