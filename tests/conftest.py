@@ -1,15 +1,21 @@
 """Markers from the folder a test lives in, and the fixtures that every folder may use."""
 
 import fcntl
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it computes
+
+# A busy machine is no fault of a property. Each run draws other examples; a long search is
+# `pytest --hypothesis-profile=thorough`.
+settings.register_profile("suite", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=5000)
+settings.load_profile("suite")
 
 FOLDER_MARKERS = ("unit", "contract", "server", "gpu", "multigpu")
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,32 +53,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(run_folder: Path) -> Path:
+def tiny_checkpoint(request: pytest.FixtureRequest) -> Path:
     """A tiny random checkpoint in the official layout: the folder that holds FL2VA/ and Ref2VA/."""
-    return _tiny(run_folder, "official")
+    return _tiny(request, "official")
 
 
 @pytest.fixture(scope="session")
-def tiny_diffusers_checkpoint(run_folder: Path) -> Path:
+def tiny_diffusers_checkpoint(request: pytest.FixtureRequest) -> Path:
     """The same weights in the diffusers layout."""
-    return _tiny(run_folder, "diffusers")
+    return _tiny(request, "diffusers")
 
 
-@pytest.fixture(scope="session")
-def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all processes of this run share."""
-    own = tmp_path_factory.getbasetemp()
-    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own  # noqa: TID251
-
-
-def _tiny(run_folder: Path, layout: str) -> Path:
-    """Written by whichever process asks first; the others wait and read it."""
-    folder = run_folder / f"tiny-{layout}"
-    with (run_folder / f"tiny-{layout}.lock").open("w") as lock:
+def _tiny(request: pytest.FixtureRequest, layout: str) -> Path:
+    """The checkpoint of a layout, made by the first of all test processes that asks for it."""
+    shared: Path = request.getfixturevalue("tmp_path_factory").getbasetemp()
+    if hasattr(request.config, "workerinput"):  # a process of pytest-xdist
+        shared = shared.parent  # each of them has a folder of its own below the run's
+    folder = shared / f"tiny-{layout}"
+    with (shared / f"tiny-{layout}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            part = run_folder / f"tiny-{layout}.part"
-            command = [sys.executable, "-m", "build_engines", "tiny", str(part), "--layout", layout]
+            made = folder.with_suffix(".part")
+            command = [sys.executable, "-m", "build_engines", "tiny", str(made), "--layout", layout]
             subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
-            part.rename(folder)
+            made.rename(folder)
     return folder

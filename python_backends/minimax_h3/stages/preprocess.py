@@ -27,6 +27,7 @@ from minimax_h3.core.errors import H3Error, InvalidRequestError, NotAvailableErr
 from minimax_h3.core.fields import FIELDS, MAX_PROMPT_TOKENS, parse_options
 from minimax_h3.core.media_rules import with_canvas
 from minimax_h3.core.plan import Plan, build_plan
+from minimax_h3.core.refusals import refuse, shown
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.media.prepare import present_all
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
@@ -173,8 +174,8 @@ def read_fields(request: StageRequest) -> dict[str, object]:
         text = _decode("options", request.array("OPTIONS").reshape(-1)[0])
         for name, value in parse_options(text).items():
             if name in fields:
-                raise InvalidRequestError(
-                    f"{name}: given as a tensor and in OPTIONS; legal: one of the two"
+                raise refuse(
+                    name, value, "absent in OPTIONS beside the tensor of that name; one of the two"
                 )
             fields[name] = value
     return fields
@@ -187,7 +188,8 @@ def _decode(name: str, value: bytes | str) -> str:
         return value.decode()
     except UnicodeDecodeError as error:
         raise InvalidRequestError(
-            f"{name}: byte {error.start} is not UTF-8 ({error.reason}); legal: UTF-8 text"
+            f"{name}: byte {value[error.start]:#04x} at {error.start} is not UTF-8 "
+            f"({error.reason}); legal: UTF-8 text"
         ) from error
 
 
@@ -199,9 +201,10 @@ def refuse_fields_as_parameters(request: StageRequest) -> None:
     """
     misplaced = sorted(name for name in request.parameters if name.lower() in FIELDS)
     if misplaced:
+        name = misplaced[0]
         raise InvalidRequestError(
-            f"{misplaced[0]}: sent as a request parameter, which no field is; legal: a tensor of "
-            "its own or a key of OPTIONS"
+            f"{name}: sent as a request parameter, {shown(request.parameters[name])}, which no "
+            "field is; legal: a tensor of its own or a key of OPTIONS"
         )
 
 

@@ -108,7 +108,7 @@ def stage(server: Server, **config: object) -> StreamStage:
 
 def request(result_as: str | None = None, request_id: str = "mine", **options: object):
     tensors = {"PROMPT": text_tensor("p"), "OPTIONS": text_tensor(json.dumps(options))}
-    tensors |= {"WIDTH": np.array([64], np.int32), "HEIGHT": np.array([64], np.int32)}
+    tensors |= {"WIDTH": np.array([64], np.int64), "HEIGHT": np.array([64], np.int64)}
     tensors |= {} if result_as is None else {"RESULT_AS": text_tensor(result_as)}
     return StageRequest(tensors, request_id)
 

@@ -13,10 +13,10 @@ from minimax_h3.stages.base import text_tensor
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 SMALL = {
     "PROMPT": text_tensor("a red ball bounces"),
-    "WIDTH": np.array([64], np.int32),
-    "HEIGHT": np.array([64], np.int32),
-    "NUM_FRAMES": np.array([107], np.int32),
-    "NUM_INFERENCE_STEPS": np.array([4], np.int32),
+    "WIDTH": np.array([64], np.int64),
+    "HEIGHT": np.array([64], np.int64),
+    "NUM_FRAMES": np.array([107], np.int64),
+    "NUM_INFERENCE_STEPS": np.array([4], np.int64),
 }
 
 
