@@ -155,9 +155,9 @@ def test_the_documented_example_runs(server: RunningServer) -> None:
     exec(definitions.replace("127.0.0.1:8001", server.grpc_url), names)
     tensor, made = names["tensor"], names["generate"]
     small = [
-        tensor("WIDTH", "INT32", np.int32, 64),
-        tensor("HEIGHT", "INT32", np.int32, 64),
-        tensor("NUM_INFERENCE_STEPS", "INT32", np.int32, 3),
+        tensor("WIDTH", "INT64", np.int64, 64),
+        tensor("HEIGHT", "INT64", np.int64, 64),
+        tensor("NUM_INFERENCE_STEPS", "INT64", np.int64, 3),
     ]
     cat, rocket = CAT.read_bytes(), ROCKET.read_bytes()
     files = [

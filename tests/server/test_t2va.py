@@ -31,11 +31,11 @@ def test_a_stock_client_gets_a_file_that_plays(server, tmp_path: Path) -> None:
     inputs = []
     for name, kind, value in (
         ("PROMPT", "BYTES", b"a red ball bounces"),
-        ("WIDTH", "INT32", 96),
-        ("HEIGHT", "INT32", 64),
+        ("WIDTH", "INT64", 96),
+        ("HEIGHT", "INT64", 64),
         ("DURATION", "FP32", 5.0),
     ):
-        dtype = object if kind == "BYTES" else {"INT32": np.int32, "FP32": np.float32}[kind]
+        dtype = object if kind == "BYTES" else {"INT64": np.int64, "FP32": np.float32}[kind]
         tensor = grpcclient.InferInput(name, [1], kind)
         tensor.set_data_from_numpy(np.array([value], dtype=dtype))
         inputs.append(tensor)
