@@ -14,6 +14,7 @@ DTYPES = ("auto", "fp32", "bf16")
 ATTENTION_BACKENDS = ("auto", "fa3", "cudnn", "trtllm", "sdpa", "fa3_e4m3", "trtllm_e4m3")
 ROW_OPS = ("auto", "reference", "fused", "fused_exact")
 ADALN_PLACES = ("auto", "device", "host")
+WEIGHTS = (CHECKPOINT, DUMMY) = ("checkpoint", "dummy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class StageConfig:
             `e4m3` attentions trade accuracy for speed and are never picked.
         adaln_weights: where the DiT's AdaLN projections lie, 40 % of its weights, which are read
             once for each schedule; `auto` is the host's memory on a GPU.
+        weights: `dummy` draws all weights at random on the device: of the checkpoint only configs,
+            headers and tokenizer count. For measuring at full size without a release.
         max_packed_rows: largest packed sequence that is admitted.
         running_jobs: jobs that take turns at the DiT; further ones wait inside the denoiser.
         max_jobs: running plus waiting jobs; beyond it requests are refused, streams wait.
@@ -52,6 +55,7 @@ class StageConfig:
     attention: str = "auto"
     row_ops: str = "auto"
     adaln_weights: str = "auto"
+    weights: str = CHECKPOINT
     max_packed_rows: int = 262_144
     running_jobs: int = 4
     max_jobs: int = 8
@@ -72,6 +76,7 @@ class StageConfig:
         _one_of("attention", self.attention, ATTENTION_BACKENDS)
         _one_of("row_ops", self.row_ops, ROW_OPS)
         _one_of("adaln_weights", self.adaln_weights, ADALN_PLACES)
+        _one_of("weights", self.weights, WEIGHTS)
         device, _, index = self.device.partition(":")
         if device not in ("auto", "cpu", "cuda") or (index and not index.isdigit()):
             raise ConfigError(f"device: {self.device!r} is not legal; legal: {DEVICES}")

@@ -18,6 +18,7 @@ from minimax_h3.core.config import (
     DTYPES,
     ROW_OPS,
     TASK_TYPES,
+    WEIGHTS,
     StageConfig,
 )
 from minimax_h3.core.errors import H3Error
@@ -44,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models.add_argument("--attention", choices=ATTENTION_BACKENDS, default=stage.attention)
     models.add_argument("--row-ops", choices=ROW_OPS, default=stage.row_ops)
     models.add_argument("--adaln-weights", choices=ADALN_PLACES, default=stage.adaln_weights)
+    models.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        default=stage.weights,
+        help="dummy: drawn at random on the device, nothing but headers is read",
+    )
     models.add_argument(
         "--running-jobs", type=int, default=stage.running_jobs, help="jobs that share the DiT"
     )
@@ -130,6 +137,7 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         attention=options.attention,
         row_ops=options.row_ops,
         adaln_weights=options.adaln_weights,
+        weights=options.weights,
         running_jobs=options.running_jobs,
         max_jobs=options.max_jobs,
         stream_jobs=options.stream_jobs,

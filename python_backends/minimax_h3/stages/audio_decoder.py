@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from minimax_h3.core.plan import Plan
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.torch_device import choose_placement
 from minimax_h3.vae.audio_decoder import AudioDecoder, sanity
 from minimax_h3.vae.loading import load_audio_vae
-from minimax_h3.weights.manifest import identify
 
 
 class AudioDecoderStage:
@@ -31,7 +31,7 @@ class AudioDecoderStage:
     def load(cls, context: StageContext) -> "AudioDecoderStage":
         """Load the decoder half of the audio VAE."""
         placement = choose_placement(context.config, context.log, beside=1)
-        manifest = identify(context.checkpoint_path, context.config.task_type)
+        manifest = open_checkpoint(context)
         decoder = load_audio_vae(manifest, placement.device)
         return cls(decoder, placement.device, JobClient(context.call, context.log))
 

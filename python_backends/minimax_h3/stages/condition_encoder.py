@@ -17,13 +17,13 @@ from minimax_h3.core.plan import Plan
 from minimax_h3.media.prepare import load_condition
 from minimax_h3.packing.patchify import audio_to_rows, video_to_rows
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.media_files import MediaFiles
 from minimax_h3.stages.torch_device import Placement, choose_placement
 from minimax_h3.vae.audio_encoder import AudioEncoder
 from minimax_h3.vae.loading import load_audio_encoder, load_video_encoder
 from minimax_h3.vae.video_encoder import Frame, VideoEncoder
-from minimax_h3.weights.manifest import identify
 
 
 class ConditionEncoderStage:
@@ -53,7 +53,7 @@ class ConditionEncoderStage:
     def load(cls, context: StageContext) -> "ConditionEncoderStage":
         """Load the encoder halves; the decoder halves are checked, not loaded."""
         placement = choose_placement(context.config, context.log)
-        manifest = identify(context.checkpoint_path, context.config.task_type)
+        manifest = open_checkpoint(context)
         return cls(
             load_video_encoder(manifest, placement.device),
             load_audio_encoder(manifest, placement.device),

@@ -37,9 +37,9 @@ from minimax_h3.denoise.session_table import SessionTable
 from minimax_h3.dit.loading import load_transformer
 from minimax_h3.ops.row_ops import select_row_ops
 from minimax_h3.stages.base import BatchStage, StageContext, StageRequest, text_tensor
+from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.torch_device import Placement, choose_placement
-from minimax_h3.weights.manifest import identify
 
 CONDITIONING = ("PROMPT_EMBEDS", "TEXT_TAGS", "CONDITION_ROWS", "AUDIO_CONDITION_ROWS")
 ORPHANS_EVERY_S = 0.5
@@ -85,7 +85,7 @@ class DitStage:
         if cls.name not in models_of(config.task_type):
             return AbsentDit.load(context)
         placement = choose_placement(config, context.log)
-        manifest = identify(context.checkpoint_path, cls.partition)
+        manifest = open_checkpoint(context, cls.partition)
         device = placement.device
         attention, reason = select(
             config.attention, device, placement.dtype, manifest.dit_config.head_dim

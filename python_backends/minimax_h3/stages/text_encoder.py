@@ -11,11 +11,11 @@ from torch import Tensor
 
 from minimax_h3.core.plan import Plan
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.torch_device import Placement, choose_placement
 from minimax_h3.text.qwen import TruncatedQwen3VL
 from minimax_h3.text.vision_inputs import vision_inputs
-from minimax_h3.weights.manifest import identify
 
 
 class TextEncoderStage:
@@ -32,7 +32,7 @@ class TextEncoderStage:
     def load(cls, context: StageContext) -> "TextEncoderStage":
         """Load the 50 layers that the DiT reads; the rest of the file is checked, not loaded."""
         placement = choose_placement(context.config, context.log)
-        manifest = identify(context.checkpoint_path, context.config.task_type)
+        manifest = open_checkpoint(context)
         encoder = TruncatedQwen3VL.load(manifest, placement.device, placement.dtype)
         return cls(encoder, placement, JobClient(context.call, context.log))
 

@@ -13,11 +13,11 @@ from minimax_h3.core.constants import VAE_CLIP_LATENTS, VAE_TAIL_LATENTS
 from minimax_h3.core.plan import Plan
 from minimax_h3.media.h264 import ThreadedVideoEncoder
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.torch_device import Placement, choose_placement
 from minimax_h3.vae.loading import load_video_vae
 from minimax_h3.vae.video_decoder import VideoDecoder
-from minimax_h3.weights.manifest import identify
 
 
 class VideoDecoderStage:
@@ -34,7 +34,7 @@ class VideoDecoderStage:
     def load(cls, context: StageContext) -> "VideoDecoderStage":
         """Load the decoder half of the video VAE."""
         placement = choose_placement(context.config, context.log, beside=1)
-        manifest = identify(context.checkpoint_path, context.config.task_type)
+        manifest = open_checkpoint(context)
         decoder = load_video_vae(manifest, placement.device, placement.dtype)
         return cls(decoder, placement, JobClient(context.call, context.log))
 
