@@ -25,7 +25,13 @@ from minimax_h3.core.errors import H3Error
 from minimax_h3.serve.launch import prepare_launch
 from minimax_h3.serve.server_process import ServerProcess, ServerStoppedError
 from minimax_h3.serve.service import Service
-from minimax_h3.serve.settings import LOG_FORMATS, LOG_LEVELS, ServeSettings, check_settings
+from minimax_h3.serve.settings import (
+    LOG_FORMATS,
+    LOG_LEVELS,
+    PREFLIGHTS,
+    ServeSettings,
+    check_settings,
+)
 
 SUMMARY = "Start tritonserver with the models of this repository."
 FAILED = 1
@@ -64,7 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--client-jobs", type=int, default=stage.client_jobs, help="unfinished jobs of one client"
     )
     models.add_argument(
-        "--max-packed-rows", type=int, default=stage.max_packed_rows, help="largest request, rows"
+        "--max-packed-rows",
+        type=int,
+        metavar="N",
+        help=f"largest request, rows; default: what fits, up to {stage.max_packed_rows}",
     )
     models.add_argument(
         "--media-root",
@@ -116,6 +125,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"{meaning}; default %(default)g",
         )
     server.add_argument(
+        "--preflight",
+        choices=PREFLIGHTS,
+        default=serve.preflight,
+        help="what to do when checkpoint and largest request do not fit; default %(default)s",
+    )
+    server.add_argument(
         "--print-command",
         action="store_true",
         help="start nothing; print a shell script that starts the same server without h3 serve",
@@ -142,7 +157,7 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         max_jobs=options.max_jobs,
         stream_jobs=options.stream_jobs,
         client_jobs=options.client_jobs,
-        max_packed_rows=options.max_packed_rows,
+        max_packed_rows=_max_packed_rows(options.max_packed_rows),
         media_root=str(options.media_root.resolve()) if options.media_root else "",
         cpu_threads=options.cpu_threads,
         test_step_delay_ms=options.test_step_delay_ms,
@@ -163,7 +178,13 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         grace_s=options.grace,
         hang_timeout_s=options.hang_timeout,
         silence_timeout_s=options.silence_timeout,
+        preflight=options.preflight,
+        fits_rows=options.max_packed_rows is None,
     )
+
+
+def _max_packed_rows(asked: int | None) -> int:
+    return StageConfig().max_packed_rows if asked is None else asked
 
 
 def run(options: argparse.Namespace) -> int:

@@ -50,6 +50,7 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
         *("--log-level", "verbose", "--ready-timeout", "7", "--grace", "8"),
         *("--hang-timeout", "9", "--silence-timeout", "10", "--log-format", "json"),
         *("--otlp-url", "http://127.0.0.1:4318/v1/traces"),
+        *("--weights", "dummy", "--preflight", "warn"),
     )
     assert command.settings_of(options) == ServeSettings(
         stage=StageConfig(
@@ -59,6 +60,7 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
             attention="sdpa",
             row_ops="reference",
             adaln_weights="host",
+            weights="dummy",
             running_jobs=2,
             max_jobs=3,
             max_packed_rows=99,
@@ -66,6 +68,8 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
             cpu_threads=1,
             test_step_delay_ms=2.5,
         ),
+        preflight="warn",
+        fits_rows=False,
         host="0.0.0.0",
         http_port=1,
         grpc_port=2,
