@@ -11,7 +11,7 @@ from minimax_h3.weights.dit_config import DiTConfig
 RELEASED_TEXT_LAYERS = 64
 
 # Heads, widths and vocabulary of Qwen3-VL-32B.
-_TEXT = {
+_TEXT: Json = {
     "head_dim": 128,
     "hidden_size": 5120,
     "intermediate_size": 25_600,
@@ -19,8 +19,12 @@ _TEXT = {
     "num_key_value_heads": 8,
     "vocab_size": 151_936,
 }
-_TEXT_ROPE = {"mrope_interleaved": True, "mrope_section": [24, 20, 20], "rope_type": "default"}
-_VISION = {
+_TEXT_ROPE: Json = {
+    "mrope_interleaved": True,
+    "mrope_section": [24, 20, 20],
+    "rope_type": "default",
+}
+_VISION: Json = {
     "deepstack_visual_indexes": [8, 16, 24],
     "depth": 27,
     "hidden_size": 1152,
@@ -29,15 +33,15 @@ _VISION = {
     "num_position_embeddings": 2304,
     "out_hidden_size": 5120,
 }
-_VIDEO = {
+_VIDEO: Json = {
     "ch": 128,
     "ch_mult": [1, 2, 2, 4, 4, 8],
     "num_res_blocks": 2,
     "space_down": [2, 2, 2, 2, 1, 1],
     "time_down": [1, 2, 2, 1, 1, 1],
 }
-_VIT = {"dim_head": 64, "heads": 32, "num_layers": 36}
-_AUDIO = {"decoder_dim": 1024, "encoder_dim": 64, "latent_dim": 2048}
+_VIT: Json = {"dim_head": 64, "heads": 32, "num_layers": 36}
+_AUDIO: Json = {"decoder_dim": 1024, "encoder_dim": 64, "latent_dim": 2048}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ DTYPES = ("auto", "fp32", "bf16")
 ATTENTION_BACKENDS = ("auto", "fa3", "cudnn", "trtllm", "sdpa", "fa3_e4m3", "trtllm_e4m3")
 ROW_OPS = ("auto", "reference", "fused", "fused_exact")
 ADALN_PLACES = ("auto", "device", "host")
+GPU_DECODER_TILES = 14
 WEIGHTS = (CHECKPOINT, DUMMY) = ("checkpoint", "dummy")
 
 
@@ -31,6 +32,8 @@ class StageConfig:
             once for each schedule; `auto` is the host's memory on a GPU.
         weights: `dummy` draws all weights at random on the device: of the checkpoint only configs,
             headers and tokenizer count. For measuring at full size without a release.
+        decoder_tiles: tiles that go through the video decoder together; 0 is 1 on a CPU and 14, a
+            half of 1344x768, on a GPU.
         max_packed_rows: largest packed sequence that is admitted.
         running_jobs: jobs that take turns at the DiT; further ones wait inside the denoiser.
         max_jobs: running plus waiting jobs; beyond it requests are refused, streams wait.
@@ -56,6 +59,7 @@ class StageConfig:
     row_ops: str = "auto"
     adaln_weights: str = "auto"
     weights: str = CHECKPOINT
+    decoder_tiles: int = 0
     max_packed_rows: int = 262_144
     running_jobs: int = 4
     max_jobs: int = 8
@@ -84,6 +88,7 @@ class StageConfig:
             raise ConfigError(
                 f"media_root: {self.media_root!r} is not legal; legal: an absolute path, or empty"
             )
+        _at_least("decoder_tiles", self.decoder_tiles, 0)
         _at_least("max_packed_rows", self.max_packed_rows, 1)
         _at_least("running_jobs", self.running_jobs, 1)
         _at_least("max_jobs", self.max_jobs, self.running_jobs)
@@ -98,6 +103,10 @@ class StageConfig:
     def parameters(self) -> dict[str, str]:
         """The `parameters` of a `config.pbtxt`; inverse of `parse_parameters`."""
         return {name: str(value) for name, value in asdict(self).items()}
+
+    def tiles_per_batch(self, *, on_gpu: bool) -> int:
+        """Tiles that go through the video decoder together."""
+        return self.decoder_tiles or (GPU_DECODER_TILES if on_gpu else 1)
 
     def checkpoint_path(self, model_folder: Path) -> Path:
         """Absolute checkpoint folder; `model_folder` is the Triton model's own folder."""

@@ -122,7 +122,9 @@ class ResidentPlan:
 
     def lines(self) -> list[str]:
         """The table for the log, in GB."""
-        rows = [("model", "place", "weights", "working", "process", "peak while it works")]
+        rows: list[tuple[str, ...]] = [
+            ("model", "place", "weights", "working", "process", "peak while it works")
+        ]
         for part in self.parts:
             peak = gigabytes(self.peak_of(part.model)) if part.place == DEVICE else ""
             sizes = [gigabytes(size) for size in (part.weights, part.working, part.overhead)]
@@ -238,7 +240,8 @@ def decoder_working(manifest: CheckpointManifest, config: StageConfig, item: int
     values = 3 * _DECODER_WINDOW_FRAMES * max(pixels, _TILE_PIXELS)
     tiles = int(_TILE_OVERLAP * values) * item
     inner = 3 * 4 * heads * width + 4 * heads * width  # SwiGLU of four times the width, the stream
-    return tiles + 2 * 4 * values + _TILE_ROWS * inner * item
+    batch = config.tiles_per_batch(on_gpu=item == 2)
+    return tiles + 2 * 4 * values + batch * _TILE_ROWS * inner * item
 
 
 def encoder_working(manifest: CheckpointManifest) -> int:

@@ -71,6 +71,7 @@ class ConditionEncoderStage:
         """
         plan = Plan.from_json(request.text("PLAN"))
         self._jobs.check_cancel(plan, self.name)
+        self._placement.watch_peak()
         began = time.perf_counter()
         rows = [torch.zeros(0, VIDEO_ROW_WIDTH)]
         sounds = [torch.zeros(0, AUDIO_ROW_WIDTH)]

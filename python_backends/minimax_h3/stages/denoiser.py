@@ -148,6 +148,7 @@ class _Loop:
             latents = ("VIDEO_LATENTS", "AUDIO_LATENTS")
             wanted = {"OP": _op("end"), **session, "WANT_LATENTS": np.array([[True]])}
             answer = self._call(self.model, wanted, ["STATE", *latents])
+            self.facts.update(json.loads(answer["STATE"].reshape(-1)[0]).get("facts", {}))
             return answer[latents[0]][0], answer[latents[1]][0]
         finally:
             if not ended:

@@ -154,6 +154,8 @@ class DitStage:
     def _start(self, request: StageRequest, session_id: str) -> Answer:
         _require(request, "start", "SESSION_PLAN", *CONDITIONING)
         self._sessions.sweep(self._is_known)
+        if not len(self._sessions):
+            self._placement.watch_peak()
         wanted = json.loads(request.text("SESSION_PLAN"))
         plan, seed = Plan.from_json(json.dumps(wanted["plan"])), int(wanted["seed"])
         # Triton's memory ends with this call, and the session is prepared after it.
@@ -201,7 +203,7 @@ class DitStage:
             return _state(ready=False)
         video, audio = latents
         return {
-            **_state(ready=True),
+            **_state(ready=True, facts={"peak_bytes": self._placement.peak_bytes()}),
             "VIDEO_LATENTS": video[None],
             "AUDIO_LATENTS": audio[None],
         }

@@ -44,6 +44,7 @@ class TextEncoderStage:
         """
         plan = Plan.from_json(request.text("PLAN"))
         self._jobs.progress(plan, self.name)
+        self._placement.watch_peak()
         began = time.perf_counter()
         embeds = self._encoder.encode(request.array("TOKEN_IDS"), self._vision(request))
         rows = embeds.float().cpu().numpy()[None]

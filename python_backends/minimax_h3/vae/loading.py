@@ -32,7 +32,10 @@ _FP32_PARTS = frozenset({"norm1", "norm2", "norm_out", "scale1", "scale2"})
 
 
 def load_video_vae(
-    manifest: CheckpointManifest, device: torch.device, dtype: torch.dtype
+    manifest: CheckpointManifest,
+    device: torch.device,
+    dtype: torch.dtype,
+    tiles_per_batch: int = 1,
 ) -> VideoDecoder:
     """Load the video decoder.
 
@@ -41,6 +44,7 @@ def load_video_vae(
         device: where to decode.
         dtype: of the decoder's matrices. On a CPU they are fp32 whatever is asked, and the log says
             so; norms and LayerScales are fp32 everywhere.
+        tiles_per_batch: see `VideoDecoder`.
 
     Raises:
         CheckpointError: names what is missing, extra or misshaped.
@@ -59,7 +63,7 @@ def load_video_vae(
         device,
         lambda name: _dtype_of(name, decode_dtype),
     )
-    return VideoDecoder(module, *_statistics(arguments), device)
+    return VideoDecoder(module, *_statistics(arguments), device, tiles_per_batch=tiles_per_batch)
 
 
 def load_video_encoder(manifest: CheckpointManifest, device: torch.device) -> VideoEncoder:
