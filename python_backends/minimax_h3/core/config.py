@@ -6,6 +6,7 @@ from pathlib import Path
 
 from minimax_h3.core.constants import TASK_FL2VA, TASK_REF2VA
 from minimax_h3.core.errors import ConfigError
+from minimax_h3.core.warm_up import warm_up_plans
 
 COMBINED = "combined"
 TASK_TYPES = (TASK_FL2VA, TASK_REF2VA, COMBINED)
@@ -34,6 +35,8 @@ class StageConfig:
             headers and tokenizer count. For measuring at full size without a release.
         decoder_tiles: tiles that go through the video decoder together; 0 is 1 on a CPU and 14, a
             half of 1344x768, on a GPU.
+        warm_up: shapes that every model runs once before it is ready, see `core.warm_up`; empty
+            runs none.
         max_packed_rows: largest packed sequence that is admitted.
         running_jobs: jobs that take turns at the DiT; further ones wait inside the denoiser.
         max_jobs: running plus waiting jobs; beyond it requests are refused, streams wait.
@@ -60,6 +63,7 @@ class StageConfig:
     adaln_weights: str = "auto"
     weights: str = CHECKPOINT
     decoder_tiles: int = 0
+    warm_up: str = ""
     max_packed_rows: int = 262_144
     running_jobs: int = 4
     max_jobs: int = 8
@@ -88,6 +92,7 @@ class StageConfig:
             raise ConfigError(
                 f"media_root: {self.media_root!r} is not legal; legal: an absolute path, or empty"
             )
+        warm_up_plans(self.warm_up)
         _at_least("decoder_tiles", self.decoder_tiles, 0)
         _at_least("max_packed_rows", self.max_packed_rows, 1)
         _at_least("running_jobs", self.running_jobs, 1)

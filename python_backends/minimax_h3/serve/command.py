@@ -58,6 +58,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="dummy: drawn at random on the device, nothing but headers is read",
     )
     models.add_argument(
+        "--decoder-tiles",
+        type=int,
+        default=stage.decoder_tiles,
+        metavar="N",
+        help="tiles that go through the video decoder together; default 0: by device",
+    )
+    models.add_argument(
+        "--warm-up",
+        default=stage.warm_up,
+        metavar="WxHxF,...",
+        help="shapes to run before the server is ready, such as 1344x768x124; default none",
+    )
+    models.add_argument(
         "--running-jobs", type=int, default=stage.running_jobs, help="jobs that share the DiT"
     )
     models.add_argument(
@@ -153,6 +166,8 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         row_ops=options.row_ops,
         adaln_weights=options.adaln_weights,
         weights=options.weights,
+        decoder_tiles=options.decoder_tiles,
+        warm_up=options.warm_up,
         running_jobs=options.running_jobs,
         max_jobs=options.max_jobs,
         stream_jobs=options.stream_jobs,

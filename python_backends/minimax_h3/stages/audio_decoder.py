@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from minimax_h3.core.constants import AUDIO_CHANNELS, AUDIO_ROW_WIDTH
 from minimax_h3.core.plan import Plan
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.torch_device import Placement, choose_placement
+from minimax_h3.stages.warm_up import warm_up
 from minimax_h3.vae.audio_decoder import AudioDecoder, sanity
 from minimax_h3.vae.loading import load_audio_vae
 
@@ -35,6 +37,7 @@ class AudioDecoderStage:
         placement = replace(chosen, dtype=torch.float32)
         manifest = open_checkpoint(context)
         decoder = load_audio_vae(manifest, placement.device)
+        warm_up(context, placement, lambda plan: decoder.decode(_silence(plan)))
         return cls(decoder, placement, JobClient(context.call, context.log))
 
     def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
@@ -59,3 +62,7 @@ class AudioDecoderStage:
             "AUDIO": np.stack(waves),
             "AUDIO_DECODER_INFO": text_tensor(json.dumps(facts)),
         }
+
+
+def _silence(plan: Plan) -> NDArray[np.float32]:
+    return np.zeros((AUDIO_CHANNELS, AUDIO_ROW_WIDTH, plan.audio_latents), np.float32)

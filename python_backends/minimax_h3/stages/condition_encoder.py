@@ -21,6 +21,7 @@ from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.media_files import MediaFiles
 from minimax_h3.stages.torch_device import Placement, choose_placement
+from minimax_h3.stages.warm_up import warm_up
 from minimax_h3.vae.audio_encoder import AudioEncoder
 from minimax_h3.vae.loading import load_audio_encoder, load_video_encoder
 from minimax_h3.vae.video_encoder import Frame, VideoEncoder
@@ -54,8 +55,10 @@ class ConditionEncoderStage:
         """Load the encoder halves; the decoder halves are checked, not loaded."""
         placement = choose_placement(context.config, context.log)
         manifest = open_checkpoint(context)
+        video = load_video_encoder(manifest, placement.device)
+        warm_up(context, placement, lambda plan: video.encode([_black_frame(plan)]))
         return cls(
-            load_video_encoder(manifest, placement.device),
+            video,
             load_audio_encoder(manifest, placement.device),
             MediaFiles(context.config.media_root),
             placement,
@@ -91,6 +94,7 @@ class ConditionEncoderStage:
             "audio_rows": len(audio_rows),
             **self._placement.facts(),
         }
+        self._placement.release_cached()
         return {
             "CONDITION_ROWS": condition_rows.numpy()[None],
             "AUDIO_CONDITION_ROWS": audio_rows.numpy()[None],
@@ -116,6 +120,10 @@ class ConditionEncoderStage:
         latents = self._audio.encode(wave)
         rows = AUDIO_CHANNELS * condition.audio_latents
         return _checked(audio_to_rows(latents), rows, condition)
+
+
+def _black_frame(plan: Plan) -> Frame:
+    return np.zeros((plan.height, plan.width, 3), np.uint8)
 
 
 def _checked(rows: Tensor, expected: int, condition: Condition) -> Tensor:

@@ -15,6 +15,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc malloc.h
 _STATUS, _PEAK_RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"  # man 5 proc: the peak resident size becomes the present one
 _LOG = logging.getLogger(__name__)
+LOW_MEMORY_BYTES = 16_000_000_000  # a decode of the largest canvas takes about as much
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -45,6 +46,13 @@ class Placement:
             _PEAK_RESET.write_text(_RESET_PEAK)
         except OSError:
             _LOG.debug("the peak of this process cannot be reset; it counts from its start")
+
+    def release_cached(self) -> None:
+        """Give freed blocks back when the GPU is nearly full: no other process can use them."""
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            if free < LOW_MEMORY_BYTES:
+                torch.cuda.empty_cache()
 
     def peak_bytes(self) -> int:
         """Most memory since `watch_peak`: of tensors on a GPU, of the whole process on a CPU."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from minimax_h3.core.constants import VAE_CLIP_LATENTS, VAE_TAIL_LATENTS
+from minimax_h3.core.constants import VAE_CLIP_LATENTS, VAE_TAIL_LATENTS, VIDEO_LATENT_CHANNELS
 from minimax_h3.core.errors import H3Error
 from minimax_h3.core.plan import Plan
 from minimax_h3.media.h264 import ThreadedVideoEncoder
@@ -18,6 +18,7 @@ from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.torch_device import Placement, choose_placement
+from minimax_h3.stages.warm_up import warm_up
 from minimax_h3.vae.loading import load_video_vae
 from minimax_h3.vae.video_decoder import VideoDecoder, Wanted
 
@@ -44,7 +45,9 @@ class VideoDecoderStage:
         tiles = context.config.tiles_per_batch(on_gpu=on_gpu)
         decoder = load_video_vae(manifest, placement.device, placement.dtype, tiles)
         context.log.info("video decoder: %s, %d tiles at a time", placement.dtype, tiles)
-        return cls(decoder, placement, JobClient(context.call, context.log))
+        stage = cls(decoder, placement, JobClient(context.call, context.log))
+        warm_up(context, placement, stage._decode_two_clips)
+        return stage
 
     def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
         """Decode and encode every clip of a job.
@@ -73,6 +76,13 @@ class VideoDecoderStage:
             "FRAMES": np.stack(frames) if frames else np.zeros((0, 0, 0, 0, 3), np.uint8),
             "VIDEO_DECODER_INFO": text_tensor(json.dumps(facts)),
         }
+
+    def _decode_two_clips(self, plan: Plan) -> None:
+        """The least that has every kernel of a decode of this canvas in it."""
+        count = 2 * VAE_CLIP_LATENTS + VAE_TAIL_LATENTS
+        shape = (VIDEO_LATENT_CHANNELS, count, plan.latent_height, plan.latent_width)
+        for _ in self._decoder.decode(np.zeros(shape, np.float32), self._wanted(plan)):
+            pass
 
     def _wanted(self, plan: Plan) -> Wanted:
         """A GPU converts for the encoder itself; on a CPU libswscale is the faster one."""

@@ -36,6 +36,12 @@ def test_parameters_round_trip() -> None:
         ("session_lease_s", "nan"),
         ("test_step_delay_ms", "-1"),
         ("media_root", "media"),
+        ("weights", "none"),
+        ("decoder_tiles", "-1"),
+        ("warm_up", "1344x768"),
+        ("warm_up", "1344x768x124,"),
+        ("warm_up", "1344x767x124"),
+        ("warm_up", "1344x768x400"),
     ],
 )
 def test_bad_parameters_are_named(name: str, text: str) -> None:

@@ -51,6 +51,7 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
         *("--hang-timeout", "9", "--silence-timeout", "10", "--log-format", "json"),
         *("--otlp-url", "http://127.0.0.1:4318/v1/traces"),
         *("--weights", "dummy", "--preflight", "warn"),
+        *("--decoder-tiles", "7", "--warm-up", "64x64x107"),
     )
     assert command.settings_of(options) == ServeSettings(
         stage=StageConfig(
@@ -61,6 +62,8 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
             row_ops="reference",
             adaln_weights="host",
             weights="dummy",
+            decoder_tiles=7,
+            warm_up="64x64x107",
             running_jobs=2,
             max_jobs=3,
             max_packed_rows=99,
