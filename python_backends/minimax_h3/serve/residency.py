@@ -32,7 +32,7 @@ COMPUTING = ("text_encoder", "condition_encoder", "video_decoder", "audio_decode
 CUDA_CONTEXT_BYTES = 600_000_000
 CUDA_PROCESS_BYTES = 2_000_000_000
 # Seen on a CPU: a process that imports torch and diffusers or transformers, and one that does not.
-CPU_PROCESS_BYTES = 400_000_000
+CPU_PROCESS_BYTES = 550_000_000
 LIGHT_PROCESS_BYTES = 60_000_000
 
 _SCHEDULES_KEPT = 2  # AdaLN tables, see caches.adaln_table
