@@ -15,6 +15,7 @@ DTYPES = ("auto", "fp32", "bf16")
 ATTENTION_BACKENDS = ("auto", "fa3", "cudnn", "trtllm", "sdpa", "fa3_e4m3", "trtllm_e4m3")
 ROW_OPS = ("auto", "reference", "fused", "fused_exact")
 ADALN_PLACES = ("auto", "device", "host")
+DECODER_OPS = ("reference", "fused", "compiled")
 GPU_DECODER_TILES = 14
 WEIGHTS = (CHECKPOINT, DUMMY) = ("checkpoint", "dummy")
 
@@ -33,6 +34,8 @@ class StageConfig:
             once for each schedule; `auto` is the host's memory on a GPU.
         weights: `dummy` draws all weights at random on the device: of the checkpoint only configs,
             headers and tokenizer count. For measuring at full size without a release.
+        decoder_ops: blocks of the video decoder: those of diffusers (`reference`), ones with fewer
+            passes (`fused`), or these with a kernel for each pass (`compiled`, for a GPU).
         decoder_tiles: tiles that go through the video decoder together; 0 is 1 on a CPU and 14, a
             half of 1344x768, on a GPU.
         warm_up: shapes that every model runs once before it is ready, see `core.warm_up`; empty
@@ -62,6 +65,7 @@ class StageConfig:
     row_ops: str = "auto"
     adaln_weights: str = "auto"
     weights: str = CHECKPOINT
+    decoder_ops: str = "reference"
     decoder_tiles: int = 0
     warm_up: str = ""
     max_packed_rows: int = 262_144
@@ -84,6 +88,7 @@ class StageConfig:
         _one_of("attention", self.attention, ATTENTION_BACKENDS)
         _one_of("row_ops", self.row_ops, ROW_OPS)
         _one_of("adaln_weights", self.adaln_weights, ADALN_PLACES)
+        _one_of("decoder_ops", self.decoder_ops, DECODER_OPS)
         _one_of("weights", self.weights, WEIGHTS)
         device, _, index = self.device.partition(":")
         if device not in ("auto", "cpu", "cuda") or (index and not index.isdigit()):

@@ -14,6 +14,7 @@ from types import FrameType
 from minimax_h3.core.config import (
     ADALN_PLACES,
     ATTENTION_BACKENDS,
+    DECODER_OPS,
     DEVICES,
     DTYPES,
     ROW_OPS,
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=stage.weights,
         help="dummy: drawn at random on the device, nothing but headers is read",
     )
+    models.add_argument("--decoder-ops", choices=DECODER_OPS, default=stage.decoder_ops)
     models.add_argument(
         "--decoder-tiles",
         type=int,
@@ -166,6 +168,7 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         row_ops=options.row_ops,
         adaln_weights=options.adaln_weights,
         weights=options.weights,
+        decoder_ops=options.decoder_ops,
         decoder_tiles=options.decoder_tiles,
         warm_up=options.warm_up,
         running_jobs=options.running_jobs,

@@ -43,8 +43,11 @@ class VideoDecoderStage:
             # Eleven bits where BF16 has eight; the release decodes so. Norms stay FP32.
             placement = replace(placement, dtype=torch.float16)
         tiles = context.config.tiles_per_batch(on_gpu=on_gpu)
-        decoder = load_video_vae(manifest, placement.device, placement.dtype, tiles)
-        context.log.info("video decoder: %s, %d tiles at a time", placement.dtype, tiles)
+        ops = context.config.decoder_ops
+        decoder = load_video_vae(manifest, placement.device, placement.dtype, tiles, ops)
+        context.log.info(
+            "video decoder: %s, %s blocks, %d tiles at a time", placement.dtype, ops, tiles
+        )
         stage = cls(decoder, placement, JobClient(context.call, context.log))
         warm_up(context, placement, stage._decode_two_clips)
         return stage

@@ -37,6 +37,7 @@ def test_parameters_round_trip() -> None:
         ("test_step_delay_ms", "-1"),
         ("media_root", "media"),
         ("weights", "none"),
+        ("decoder_ops", "fast"),
         ("decoder_tiles", "-1"),
         ("warm_up", "1344x768"),
         ("warm_up", "1344x768x124,"),
