@@ -8,13 +8,11 @@ rounds after every operation.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def normed(stream: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -79,8 +77,9 @@ def compiled_ops() -> VitOps:
     return VitOps(*(_compiled(each) for each in (normed, heads, gated, added)))
 
 
-def _compiled(function: _Function) -> _Function:
-    return torch.compile(function, dynamic=False, fullgraph=True)
+def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    compiled: Callable[..., Tensor] = torch.compile(function, dynamic=False, fullgraph=True)
+    return compiled
 
 
 class VitBlock(nn.Module):
