@@ -209,6 +209,7 @@ class DitStage:
 
     def _end(self, request: StageRequest, session_id: str) -> Answer:
         wanted = "WANT_LATENTS" in request.tensors and bool(request.array("WANT_LATENTS").all())
+        began = time.perf_counter()
         latents = self._sessions.end(session_id, wanted)
         if not len(self._sessions):
             self._placement.release_cached()
@@ -216,7 +217,12 @@ class DitStage:
             return _state(ready=False)
         video, audio = latents
         return {
-            **_state(ready=True, facts={"peak_bytes": self._placement.peak_bytes()}),
+            # On a GPU the last step was under way until now.
+            **_state(
+                ready=True,
+                tail_s=time.perf_counter() - began,
+                facts={"peak_bytes": self._placement.peak_bytes()},
+            ),
             "VIDEO_LATENTS": video[None],
             "AUDIO_LATENTS": audio[None],
         }
