@@ -36,7 +36,7 @@ class Pace:
     @classmethod
     def on(cls, device: torch.device) -> "Pace":
         """The pace of a device."""
-        return cls(torch.cuda.Event if device.type == "cuda" else None)
+        return cls(_sleeping_mark if device.type == "cuda" else None)
 
     def launched(self) -> None:
         """A step was launched."""
@@ -46,3 +46,9 @@ class Pace:
         self._newest.record()
         if before is not None:
             before.synchronize()
+
+
+def _sleeping_mark() -> Mark:
+    """A wait for it sleeps: a step takes seconds, and a core that spins is one less for others."""
+    event: Mark = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch's own
+    return event
