@@ -14,7 +14,7 @@ from minimax_h3.vae.video_decoder import Wanted
 from minimax_h3.weights.manifest import identify
 from minimax_h3.weights.payload import PayloadReader, read_tensor
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 
 
