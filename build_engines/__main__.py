@@ -6,12 +6,17 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from build_engines.attention_kernels import Toolchain, build
 from build_engines.convert import convert_to_diffusers
+from build_engines.full_width import Pencil, write_full_width
+from build_engines.released_configs import released
 from build_engines.tiny_checkpoint import PARTITIONS, write_tiny, write_tiny_pair
 from build_engines.verify import verify
 from minimax_h3.attention.native import NATIVE_FOLDER
-from minimax_h3.core.errors import H3Error
+from minimax_h3.core.errors import ConfigError, H3Error
+from minimax_h3.dit.dummy import RELEASED
 
 LAYOUTS = ("official", "diffusers")
 BOTH = "both"
@@ -31,6 +36,20 @@ def _write_official(folder: Path, arguments: argparse.Namespace) -> Path:
     if arguments.partition == BOTH:
         return write_tiny_pair(folder, arguments.seed)
     return write_tiny(folder, arguments.seed, arguments.partition)
+
+
+def _full_width(arguments: argparse.Namespace) -> None:
+    if not 1 <= arguments.blocks <= RELEASED.num_layers:
+        legal = f"1..{RELEASED.num_layers}"
+        raise ConfigError(f"blocks: {arguments.blocks} is not legal; legal: {legal}")
+    root = write_full_width(
+        arguments.folder,
+        released(arguments.blocks, whole=arguments.whole),
+        Pencil(arguments.seed, arguments.device, arguments.hollow),
+        partition=arguments.partition,
+        say=lambda line: print(line, flush=True),
+    )
+    print(f"wrote {root}")
 
 
 def _convert(arguments: argparse.Namespace) -> None:
@@ -60,6 +79,22 @@ def build_parser() -> argparse.ArgumentParser:
     tiny.add_argument("--layout", choices=LAYOUTS, default=LAYOUTS[0])
     tiny.add_argument("--partition", choices=(*PARTITIONS, BOTH), default=BOTH)
     tiny.set_defaults(run=_tiny)
+
+    wide = commands.add_parser(
+        "full-width", help="write a random checkpoint of the released widths, shard by shard"
+    )
+    wide.add_argument("folder", type=Path)
+    wide.add_argument("--blocks", type=int, default=5, help="of the DiT; the release has 50")
+    wide.add_argument(
+        "--whole", action="store_true", help="encoder and autoencoders of the release too"
+    )
+    wide.add_argument(
+        "--hollow", action="store_true", help="headers and holes, for h3 serve --weights dummy"
+    )
+    wide.add_argument("--partition", choices=PARTITIONS, default=PARTITIONS[0])
+    wide.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    wide.add_argument("--seed", type=int, default=0)
+    wide.set_defaults(run=_full_width)
 
     convert = commands.add_parser("convert", help="rewrite a checkpoint in another layout")
     convert.add_argument("source", type=Path)

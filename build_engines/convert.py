@@ -20,7 +20,7 @@ from minimax_h3.weights.key_maps import (
     unchanged,
     video_vae_keys,
 )
-from minimax_h3.weights.loader import checked_groups, read_tensor
+from minimax_h3.weights.loader import checked_groups
 from minimax_h3.weights.manifest import (
     FL2VA,
     REF2VA,
@@ -28,6 +28,7 @@ from minimax_h3.weights.manifest import (
     identify,
     official_partitions,
 )
+from minimax_h3.weights.payload import read_tensor
 from minimax_h3.weights.safetensors_files import ComponentFiles
 from minimax_h3.weights.vae_config import audio_vae_arguments, video_vae_arguments
 

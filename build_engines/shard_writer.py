@@ -1,11 +1,18 @@
-"""Writes a component's tensors as safetensors shards with an index, never holding more than one."""
+"""Writes a component's tensors as safetensors shards with an index, never holding more than one.
+
+A tensor on meta has no values: its place in the file is a hole, which takes no room on the disk and
+reads as zeros.
+"""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
+
+_CODES = {torch.float32: "F32", torch.bfloat16: "BF16"}
 
 
 class ShardWriter:
@@ -53,9 +60,36 @@ class ShardWriter:
     def _flush(self) -> None:
         if not self._pending:
             return
-        save_file(self._pending, self._draft(len(self._shards)), metadata={"format": "pt"})
+        draft = self._draft(len(self._shards))
+        if any(tensor.is_meta for tensor in self._pending.values()):
+            _save_hollow(self._pending, draft)
+        else:
+            save_file(self._pending, draft, metadata={"format": "pt"})
         self._shards.append(list(self._pending))
         self._pending, self._pending_bytes = {}, 0
+
+
+def _save_hollow(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """A file with all headers, and the payload of those tensors that have one."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, tensor in tensors.items():
+        header[name] = {
+            "dtype": _CODES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + tensor.nbytes],
+        }
+        offset += tensor.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    start = 8 + len(text)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(start + offset)
+        for tensor in tensors.values():
+            if not tensor.is_meta:
+                file.seek(start)
+                file.write(tensor.view(torch.uint8).numpy().tobytes())
+            start += tensor.nbytes
 
 
 def write_component(

@@ -115,6 +115,8 @@ class H3Client:
         missing = [name for name in outputs if name not in arrays]
         if missing:
             raise H3ClientError(INTERNAL, f"the server's answer lacks {', '.join(missing)}")
+        if "FRAMES" in outputs and not arrays["FRAMES"].size:
+            raise H3ClientError(INTERNAL, "FRAMES was asked for and is empty")
         return GenerationResult(
             mp4=[bytes(clip) for clip in arrays["MP4"].reshape(-1)],
             metadata=json_object(arrays["METADATA"], "METADATA"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from minimax_h3.core.constants import TASK_FL2VA, TASK_REF2VA
 from minimax_h3.core.errors import ConfigError
+from minimax_h3.core.warm_up import warm_up_plans
 
 COMBINED = "combined"
 TASK_TYPES = (TASK_FL2VA, TASK_REF2VA, COMBINED)
@@ -14,6 +15,9 @@ DTYPES = ("auto", "fp32", "bf16")
 ATTENTION_BACKENDS = ("auto", "fa3", "cudnn", "trtllm", "sdpa", "fa3_e4m3", "trtllm_e4m3")
 ROW_OPS = ("auto", "reference", "fused", "fused_exact")
 ADALN_PLACES = ("auto", "device", "host")
+DECODER_OPS = ("reference", "fused", "compiled")
+GPU_DECODER_TILES = 14
+WEIGHTS = (CHECKPOINT, DUMMY) = ("checkpoint", "dummy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,14 @@ class StageConfig:
             `e4m3` attentions trade accuracy for speed and are never picked.
         adaln_weights: where the DiT's AdaLN projections lie, 40 % of its weights, which are read
             once for each schedule; `auto` is the host's memory on a GPU.
+        weights: `dummy` draws all weights at random on the device: of the checkpoint only configs,
+            headers and tokenizer count. For measuring at full size without a release.
+        decoder_ops: blocks of the video decoder: those of diffusers (`reference`), ones with fewer
+            passes (`fused`), or these with a kernel for each pass (`compiled`, for a GPU).
+        decoder_tiles: tiles that go through the video decoder together; 0 is 1 on a CPU and 14, a
+            half of 1344x768, on a GPU.
+        warm_up: shapes that every model runs once before it is ready, see `core.warm_up`; empty
+            runs none.
         max_packed_rows: largest packed sequence that is admitted.
         running_jobs: jobs that take turns at the DiT; further ones wait inside the denoiser.
         max_jobs: running plus waiting jobs; beyond it requests are refused, streams wait.
@@ -53,6 +65,10 @@ class StageConfig:
     attention: str = "auto"
     row_ops: str = "auto"
     adaln_weights: str = "auto"
+    weights: str = CHECKPOINT
+    decoder_ops: str = "reference"
+    decoder_tiles: int = 0
+    warm_up: str = ""
     max_packed_rows: int = 262_144
     running_jobs: int = 4
     max_jobs: int = 8
@@ -74,6 +90,8 @@ class StageConfig:
         _one_of("attention", self.attention, ATTENTION_BACKENDS)
         _one_of("row_ops", self.row_ops, ROW_OPS)
         _one_of("adaln_weights", self.adaln_weights, ADALN_PLACES)
+        _one_of("decoder_ops", self.decoder_ops, DECODER_OPS)
+        _one_of("weights", self.weights, WEIGHTS)
         device, _, index = self.device.partition(":")
         if device not in ("auto", "cpu", "cuda") or (index and not index.isdigit()):
             raise ConfigError(f"device: {self.device!r} is not legal; legal: {DEVICES}")
@@ -81,6 +99,8 @@ class StageConfig:
             raise ConfigError(
                 f"media_root: {self.media_root!r} is not legal; legal: an absolute path, or empty"
             )
+        warm_up_plans(self.warm_up)
+        _at_least("decoder_tiles", self.decoder_tiles, 0)
         _at_least("max_packed_rows", self.max_packed_rows, 1)
         _at_least("running_jobs", self.running_jobs, 1)
         _at_least("max_jobs", self.max_jobs, self.running_jobs)
@@ -96,6 +116,10 @@ class StageConfig:
     def parameters(self) -> dict[str, str]:
         """The `parameters` of a `config.pbtxt`; inverse of `parse_parameters`."""
         return {name: str(value) for name, value in asdict(self).items()}
+
+    def tiles_per_batch(self, *, on_gpu: bool) -> int:
+        """Tiles that go through the video decoder together."""
+        return self.decoder_tiles or (GPU_DECODER_TILES if on_gpu else 1)
 
     def checkpoint_path(self, model_folder: Path) -> Path:
         """Absolute checkpoint folder; `model_folder` is the Triton model's own folder."""

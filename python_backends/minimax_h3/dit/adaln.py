@@ -107,5 +107,5 @@ def is_block_projection(name: str) -> bool:
 def pin_block_projections_(model: nn.Module) -> None:
     """Pin the blocks' projections, which lie on the host, so that they copy at full speed."""
     for name, parameter in model.named_parameters():
-        if is_block_projection(name):
+        if is_block_projection(name) and not parameter.is_pinned():
             parameter.data = parameter.data.pin_memory()

@@ -85,7 +85,7 @@ def dummy_transformer(
         kind = torch.float32 if name.split(".")[0] in FP32_MODULES else dtype
         values = torch.empty(parameter.shape, dtype=kind, device=device)
         values.normal_(generator=generator)
-        _scale_(name, values, config)
+        scale_(name, values, config)
         _set(model, name, values)
     like = model.text_in.weight
     for index, block in enumerate(model.blocks):
@@ -103,7 +103,7 @@ def outlier_channels(width: int) -> list[int]:
     return sorted({channel % width for channel in OUTLIER_CHANNELS})
 
 
-def _scale_(name: str, values: torch.Tensor, config: DiTConfig) -> None:
+def scale_(name: str, values: torch.Tensor, config: DiTConfig) -> None:
     """Turn standard normal values into weights of a sane size, in place."""
     channels = outlier_channels(config.hidden_size)
     if "norm" in name:

@@ -5,6 +5,7 @@ import logging
 import torch
 
 from minimax_h3.dit.adaln import is_block_projection, pin_block_projections_
+from minimax_h3.dit.dummy import dummy_transformer
 from minimax_h3.dit.model import FP32_MODULES, MiniMaxH3Transformer
 from minimax_h3.weights.key_maps import dit_keys
 from minimax_h3.weights.loader import build_on_meta, load_weights
@@ -27,15 +28,22 @@ def load_transformer(
         device: where the weights go.
         dtype: of all weights outside `FP32_MODULES`, which stay fp32. Source: model sheet 1.8.
         adaln_on_host: leave the blocks' AdaLN projections, 40 % of the weights, in pinned host
-            memory; they visit the device once for each schedule.
+            memory; they visit the device once for each schedule. Dummy ones lie nowhere and are
+            drawn anew for each schedule.
 
     Raises:
         CheckpointError: tensors are missing, extra or misshaped; each is named.
     """
+    files = manifest.weights["transformer"]
+    if files.drawn is not None:
+        _LOG.warning("transformer %s: dummy weights, drawn on %s", manifest.partition, device)
+        return dummy_transformer(
+            manifest.dit_config, device, dtype, resident_adaln=not adaln_on_host
+        )
     model = build_on_meta(lambda: MiniMaxH3Transformer(manifest.dit_config, dtype))
     report = load_weights(
         model,
-        manifest.weights["transformer"],
+        files,
         dit_keys(manifest),
         device=device,
         on_host=is_block_projection if adaln_on_host else None,

@@ -1,4 +1,4 @@
-"""RGB frames to a silent H.264 stream in MP4, in memory, while later frames are being made."""
+"""Frames to a silent H.264 stream in MP4, in memory, while later frames are being made."""
 
 import io
 from collections import deque
@@ -41,6 +41,8 @@ class VideoStreamEncoder:
     Equal frames give equal bytes on one machine.
     """
 
+    _INTERLEAVED = 4  # dimensions of RGB frames; planar ones have three
+
     def __init__(
         self, width: int, height: int, preset: str = DEFAULT_PRESET, crf: int = DEFAULT_CRF
     ) -> None:
@@ -58,7 +60,7 @@ class VideoStreamEncoder:
         """
         if width <= 0 or height <= 0 or width % 2 or height % 2:
             raise ValueError(f"width, height: {width}x{height} is not legal; legal: even sizes")
-        self._shape = (height, width, 3)
+        self._shape, self._planar = (height, width, 3), (height * 3 // 2, width)
         self._count = 0
         self._file = io.BytesIO()
         self._reformatter = VideoReformatter()
@@ -87,23 +89,35 @@ class VideoStreamEncoder:
         """Append frames.
 
         Args:
-            frames: uint8 RGB [k, H, W, 3].
+            frames: uint8 RGB [k, H, W, 3], or planar 4:2:0 [k, 3 H / 2, W], which is BT.709 of
+                limited range already: H rows of Y, then U and V, each in H / 4 rows.
 
         Raises:
             ValueError: frames of another size or type.
             H3Error: the encoder failed, or is closed.
         """
         self.check(frames)
+        to_frame = self._to_yuv if frames.ndim == self._INTERLEAVED else self._as_yuv
         for frame in np.ascontiguousarray(frames):
-            self._encode(self._to_yuv(frame))
+            self._encode(to_frame(frame))
 
     def check(self, frames: Frames) -> None:
         """Raise the `ValueError` of `push`, without encoding."""
-        if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[1:] != self._shape:
-            raise ValueError(
-                f"frames: {frames.dtype} {frames.shape} is not legal; "
-                f"legal: uint8 [k, {', '.join(map(str, self._shape))}]"
+        if frames.dtype != np.uint8 or frames.shape[1:] not in (self._shape, self._planar):
+            legal = " or ".join(
+                f"[k, {', '.join(map(str, shape))}]" for shape in (self._shape, self._planar)
             )
+            raise ValueError(
+                f"frames: {frames.dtype} {frames.shape} is not legal; legal: uint8 {legal}"
+            )
+
+    @staticmethod
+    def _as_yuv(frame: Frames) -> Any:
+        """Planes as they are; only the tags are missing."""
+        planes = av.VideoFrame.from_ndarray(frame, format=PIXEL_FORMAT)
+        planes.colorspace, planes.color_range = Colorspace.ITU709, ColorRange.MPEG
+        planes.color_primaries, planes.color_trc = ColorPrimaries.BT709, ColorTrc.BT709
+        return planes
 
     def _to_yuv(self, frame: Frames) -> Any:
         return self._reformatter.reformat(

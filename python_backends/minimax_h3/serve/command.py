@@ -15,17 +15,25 @@ from types import FrameType
 from minimax_h3.core.config import (
     ADALN_PLACES,
     ATTENTION_BACKENDS,
+    DECODER_OPS,
     DEVICES,
     DTYPES,
     ROW_OPS,
     TASK_TYPES,
+    WEIGHTS,
     StageConfig,
 )
 from minimax_h3.core.errors import H3Error
 from minimax_h3.serve.launch import prepare_launch
 from minimax_h3.serve.server_process import ServerProcess, ServerStoppedError
 from minimax_h3.serve.service import Service
-from minimax_h3.serve.settings import LOG_FORMATS, LOG_LEVELS, ServeSettings, check_settings
+from minimax_h3.serve.settings import (
+    LOG_FORMATS,
+    LOG_LEVELS,
+    PREFLIGHTS,
+    ServeSettings,
+    check_settings,
+)
 
 SUMMARY = "Start tritonserver with the models of this repository."
 FAILED = 1
@@ -47,6 +55,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models.add_argument("--row-ops", choices=ROW_OPS, default=stage.row_ops)
     models.add_argument("--adaln-weights", choices=ADALN_PLACES, default=stage.adaln_weights)
     models.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        default=stage.weights,
+        help="dummy: drawn at random on the device, nothing but headers is read",
+    )
+    models.add_argument("--decoder-ops", choices=DECODER_OPS, default=stage.decoder_ops)
+    models.add_argument(
+        "--decoder-tiles",
+        type=int,
+        default=stage.decoder_tiles,
+        metavar="N",
+        help="tiles that go through the video decoder together; default 0: by device",
+    )
+    models.add_argument(
+        "--warm-up",
+        default=stage.warm_up,
+        metavar="WxHxF,...",
+        help="shapes to run before the server is ready, such as 1344x768x124; default none",
+    )
+    models.add_argument(
         "--running-jobs", type=int, default=stage.running_jobs, help="jobs that share the DiT"
     )
     models.add_argument(
@@ -59,7 +87,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--client-jobs", type=int, default=stage.client_jobs, help="unfinished jobs of one client"
     )
     models.add_argument(
-        "--max-packed-rows", type=int, default=stage.max_packed_rows, help="largest request, rows"
+        "--max-packed-rows",
+        type=int,
+        metavar="N",
+        help=f"largest request, rows; default: what fits, up to {stage.max_packed_rows}",
     )
     models.add_argument(
         "--media-root",
@@ -122,6 +153,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop when standard input ends: a program that starts this takes it along",
     )
     server.add_argument(
+        "--preflight",
+        choices=PREFLIGHTS,
+        default=serve.preflight,
+        help="what to do when checkpoint and largest request do not fit; default %(default)s",
+    )
+    server.add_argument(
         "--print-command",
         action="store_true",
         help="start nothing; print a shell script that starts the same server without h3 serve",
@@ -143,11 +180,15 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         attention=options.attention,
         row_ops=options.row_ops,
         adaln_weights=options.adaln_weights,
+        weights=options.weights,
+        decoder_ops=options.decoder_ops,
+        decoder_tiles=options.decoder_tiles,
+        warm_up=options.warm_up,
         running_jobs=options.running_jobs,
         max_jobs=options.max_jobs,
         stream_jobs=options.stream_jobs,
         client_jobs=options.client_jobs,
-        max_packed_rows=options.max_packed_rows,
+        max_packed_rows=_max_packed_rows(options.max_packed_rows),
         media_root=str(options.media_root.resolve()) if options.media_root else "",
         cpu_threads=options.cpu_threads,
         test_step_delay_ms=options.test_step_delay_ms,
@@ -169,7 +210,13 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         grace_s=options.grace,
         hang_timeout_s=options.hang_timeout,
         silence_timeout_s=options.silence_timeout,
+        preflight=options.preflight,
+        fits_rows=options.max_packed_rows is None,
     )
+
+
+def _max_packed_rows(asked: int | None) -> int:
+    return StageConfig().max_packed_rows if asked is None else asked
 
 
 def run(options: argparse.Namespace) -> int:

@@ -19,6 +19,8 @@ from minimax_h3.core.errors import H3Error
 from minimax_h3.serve import shared_memory
 from minimax_h3.serve.guardian import Guardian
 from minimax_h3.serve.launch import STACK_BYTES, Launch, prepare_launch
+from minimax_h3.serve.preflight import look_ahead
+from minimax_h3.serve.residency import ResidentPlan
 from minimax_h3.serve.server_api import ServerApi
 from minimax_h3.serve.server_log import error_lines, loaded_models
 from minimax_h3.serve.settings import ServeSettings, check_settings
@@ -56,6 +58,7 @@ class ServerProcess:
         self._wanted = settings
         self._announce = announce
         self._launch: Launch | None = None
+        self._plan: ResidentPlan | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: BinaryIO | None = None
         self._guardian: Guardian | None = None
@@ -122,7 +125,7 @@ class ServerProcess:
         Raises:
             H3Error: a setting, the checkpoint or the installation is wrong; nothing was started.
         """
-        self._launch = prepare_launch(check_settings(self._wanted), os.environ)
+        self._launch = prepare_launch(self._checked(), os.environ)
         self._launch.lay_out()
         self._claim_shared_memory(self._launch.run_id)
         with self._launch.log_file.open("wb") as log:
@@ -141,6 +144,17 @@ class ServerProcess:
         self._guardian.watch_over(self.pid)
         self._write_facts(ready=False)
         self._announce(f"tritonserver runs as process {self.pid}, log {self._launch.log_file}")
+
+    def _checked(self) -> ServeSettings:
+        """The settings to start with; the machine is judged once, when nothing of ours runs yet."""
+        settings = check_settings(self._wanted)
+        if self._plan is None:
+            found = look_ahead(settings)
+            for line in found.lines():
+                self._announce(line)
+            self._plan, settings = found.plan, found.settings
+        rows = self._plan.max_packed_rows
+        return replace(settings, stage=replace(settings.stage, max_packed_rows=rows))
 
     def wait_ready(self) -> None:
         """Wait until every model serves.
@@ -277,6 +291,7 @@ class ServerProcess:
                 if name != WORKER_TOKEN_VARIABLE  # the file is for everybody
             },
             "parameters": settings.stage.parameters(),
+            "resident_plan": self._plan.as_json() if self._plan else None,
         }
         whole = self.launch.facts_file.with_suffix(".part")
         whole.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

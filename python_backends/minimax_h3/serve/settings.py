@@ -16,6 +16,7 @@ from minimax_h3.weights.manifest import identify
 
 LOG_LEVELS = ("error", "warning", "info", "verbose")
 LOG_FORMATS = ("text", "json")
+PREFLIGHTS = (REFUSE, WARN) = ("refuse", "warn")
 LOOPBACK = "127.0.0.1"
 PORT_NAMES = ("http_port", "grpc_port", "metrics_port")
 MAX_PORT = 65_535
@@ -45,6 +46,8 @@ class ServeSettings:
         exit_timeout_s: how long the server itself may take to exit before it is killed.
         hang_timeout_s: silence of a job before any model counts as hung; a job's own steps
             lengthen it.
+        preflight: whether a machine that is too small is refused or only warned of.
+        fits_rows: `max_packed_rows` is only an upper bound: the start lowers it to what fits.
         silence_timeout_s: the same for work without an estimate: encoders, decoders, a first step.
     """
 
@@ -64,6 +67,8 @@ class ServeSettings:
     exit_timeout_s: int = 8
     hang_timeout_s: float = 60.0
     silence_timeout_s: float = 600.0
+    preflight: str = REFUSE
+    fits_rows: bool = True
 
     def __post_init__(self) -> None:
         """Refuse values outside their range, naming the option."""
@@ -73,6 +78,9 @@ class ServeSettings:
         if self.log_format not in LOG_FORMATS:
             legal = ", ".join(LOG_FORMATS)
             raise ConfigError(f"log-format: {self.log_format!r} is not legal; legal: {legal}")
+        if self.preflight not in PREFLIGHTS:
+            legal = ", ".join(PREFLIGHTS)
+            raise ConfigError(f"preflight: {self.preflight!r} is not legal; legal: {legal}")
         if self.otlp_url and not self.otlp_url.startswith(("http://", "https://")):
             raise ConfigError(
                 f"otlp-url: {self.otlp_url!r} is not legal; legal: http://HOST:PORT/PATH"

@@ -17,13 +17,14 @@ from minimax_h3.core.plan import Plan
 from minimax_h3.media.prepare import load_condition
 from minimax_h3.packing.patchify import audio_to_rows, video_to_rows
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.media_files import MediaFiles
 from minimax_h3.stages.torch_device import Placement, choose_placement
+from minimax_h3.stages.warm_up import warm_up
 from minimax_h3.vae.audio_encoder import AudioEncoder
 from minimax_h3.vae.loading import load_audio_encoder, load_video_encoder
 from minimax_h3.vae.video_encoder import Frame, VideoEncoder
-from minimax_h3.weights.manifest import identify
 
 
 class ConditionEncoderStage:
@@ -53,9 +54,11 @@ class ConditionEncoderStage:
     def load(cls, context: StageContext) -> "ConditionEncoderStage":
         """Load the encoder halves; the decoder halves are checked, not loaded."""
         placement = choose_placement(context.config, context.log)
-        manifest = identify(context.checkpoint_path, context.config.task_type)
+        manifest = open_checkpoint(context)
+        video = load_video_encoder(manifest, placement.device)
+        warm_up(context, placement, lambda plan: video.encode([_black_frame(plan)]))
         return cls(
-            load_video_encoder(manifest, placement.device),
+            video,
             load_audio_encoder(manifest, placement.device),
             MediaFiles(context.config.media_root),
             placement,
@@ -71,6 +74,7 @@ class ConditionEncoderStage:
         """
         plan = Plan.from_json(request.text("PLAN"))
         self._jobs.check_cancel(plan, self.name)
+        self._placement.watch_peak()
         began = time.perf_counter()
         rows = [torch.zeros(0, VIDEO_ROW_WIDTH)]
         sounds = [torch.zeros(0, AUDIO_ROW_WIDTH)]
@@ -90,6 +94,7 @@ class ConditionEncoderStage:
             "audio_rows": len(audio_rows),
             **self._placement.facts(),
         }
+        self._placement.release_cached()
         return {
             "CONDITION_ROWS": condition_rows.numpy()[None],
             "AUDIO_CONDITION_ROWS": audio_rows.numpy()[None],
@@ -115,6 +120,10 @@ class ConditionEncoderStage:
         latents = self._audio.encode(wave)
         rows = AUDIO_CHANNELS * condition.audio_latents
         return _checked(audio_to_rows(latents), rows, condition)
+
+
+def _black_frame(plan: Plan) -> Frame:
+    return np.zeros((plan.height, plan.width, 3), np.uint8)
 
 
 def _checked(rows: Tensor, expected: int, condition: Condition) -> Tensor:

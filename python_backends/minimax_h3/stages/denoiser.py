@@ -30,11 +30,15 @@ FORWARDED = ("PROMPT_EMBEDS", "TEXT_TAGS", "CONDITION_ROWS", "AUDIO_CONDITION_RO
 
 @dataclass(slots=True)
 class StepTimes:
-    """Seconds of each step: the whole round trip, and what the DiT says it computed."""
+    """Seconds of each step: the whole round trip, and what the DiT says it computed.
+
+    A GPU is one step behind its host, so the last step of a clip ends in `tail_s`.
+    """
 
     round_trip_s: list[float] = field(default_factory=list)
     compute_s: list[float] = field(default_factory=list)
     jobs_s: list[float] = field(default_factory=list)
+    tail_s: float = 0.0
 
     def summary(self) -> dict[str, float]:
         """Medians, and the sum of compute; the difference is the price of the loop."""
@@ -48,7 +52,7 @@ class StepTimes:
                 6,
             ),
             "jobs_call_s": round(statistics.median(self.jobs_s), 6),
-            "compute_s": round(sum(self.compute_s), 6),
+            "compute_s": round(sum(self.compute_s) + self.tail_s, 6),
         }
 
 
@@ -148,6 +152,9 @@ class _Loop:
             latents = ("VIDEO_LATENTS", "AUDIO_LATENTS")
             wanted = {"OP": _op("end"), **session, "WANT_LATENTS": np.array([[True]])}
             answer = self._call(self.model, wanted, ["STATE", *latents])
+            state = json.loads(answer["STATE"].reshape(-1)[0])
+            self.facts.update(state.get("facts", {}))
+            self.times.tail_s += state.get("tail_s", 0.0)
             return answer[latents[0]][0], answer[latents[1]][0]
         finally:
             if not ended:

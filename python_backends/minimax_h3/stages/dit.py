@@ -17,7 +17,12 @@ from numpy.typing import NDArray
 
 from minimax_h3.attention.base import select
 from minimax_h3.caches.adaln_table import AdaLNTableCache
-from minimax_h3.core.constants import TASK_FL2VA, TASK_REF2VA
+from minimax_h3.core.constants import (
+    AUDIO_ROW_WIDTH,
+    TASK_FL2VA,
+    TASK_REF2VA,
+    VIDEO_ROW_WIDTH,
+)
 from minimax_h3.core.contracts import models_of
 from minimax_h3.core.errors import (
     H3Error,
@@ -37,9 +42,11 @@ from minimax_h3.denoise.session_table import SessionTable
 from minimax_h3.dit.loading import load_transformer
 from minimax_h3.ops.row_ops import select_row_ops
 from minimax_h3.stages.base import BatchStage, StageContext, StageRequest, text_tensor
+from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
+from minimax_h3.stages.pace import Pace
 from minimax_h3.stages.torch_device import Placement, choose_placement
-from minimax_h3.weights.manifest import identify
+from minimax_h3.stages.warm_up import warm_up
 
 CONDITIONING = ("PROMPT_EMBEDS", "TEXT_TAGS", "CONDITION_ROWS", "AUDIO_CONDITION_ROWS")
 ORPHANS_EVERY_S = 0.5
@@ -75,6 +82,7 @@ class DitStage:
         self._is_known = is_known
         self._step_delay_s = step_delay_s
         self._hang_at_step = hang_at_step
+        self._pace = Pace.on(placement.device)
 
     @classmethod
     def load(cls, context: StageContext) -> BatchStage:
@@ -87,7 +95,7 @@ class DitStage:
         if cls.name not in models_of(config.task_type):
             return AbsentDit.load(context)
         placement = choose_placement(config, context.log)
-        manifest = identify(context.checkpoint_path, cls.partition)
+        manifest = open_checkpoint(context, cls.partition)
         device = placement.device
         attention, reason = select(
             config.attention, device, placement.dtype, manifest.dit_config.head_dim
@@ -100,6 +108,15 @@ class DitStage:
         )
         context.log.info("AdaLN weights on the %s", "host" if on_host else "device")
         model = load_transformer(manifest, device, placement.dtype, adaln_on_host=on_host)
+        runtime = DitRuntime(
+            model,
+            attention,
+            AdaLNTableCache(),
+            manifest.digest,
+            row_ops,
+            select_euler_step(row_ops),
+        )
+        warm_up(context, placement, lambda plan: _one_forward(runtime, plan))
         jobs = JobClient(context.call, context.log)
         sessions = SessionTable(config.session_lease_s)
         threading.Thread(
@@ -109,14 +126,7 @@ class DitStage:
             daemon=True,
         ).start()
         return cls(
-            DitRuntime(
-                model,
-                attention,
-                AdaLNTableCache(),
-                manifest.digest,
-                row_ops,
-                select_euler_step(row_ops),
-            ),
+            runtime,
             placement,
             sessions,
             lambda session_id: _session_known(jobs, session_id, context.log),
@@ -157,6 +167,8 @@ class DitStage:
     def _start(self, request: StageRequest, session_id: str) -> Answer:
         _require(request, "start", "SESSION_PLAN", *CONDITIONING)
         self._sessions.sweep(self._is_known)
+        if not len(self._sessions):
+            self._placement.watch_peak()
         wanted = json.loads(request.text("SESSION_PLAN"))
         plan, seed = Plan.from_json(json.dumps(wanted["plan"])), int(wanted["seed"])
         # Triton's memory ends with this call, and the session is prepared after it.
@@ -187,6 +199,7 @@ class DitStage:
             if not step
             else {}
         )
+        self._pace.launched()
         compute_s = time.perf_counter() - began + self._step_delay_s
         self._meter.observe("h3_step_seconds", compute_s, model=self.name)
         self._meter.add("h3_forwards_total", model=self.name)
@@ -201,12 +214,20 @@ class DitStage:
 
     def _end(self, request: StageRequest, session_id: str) -> Answer:
         wanted = "WANT_LATENTS" in request.tensors and bool(request.array("WANT_LATENTS").all())
+        began = time.perf_counter()
         latents = self._sessions.end(session_id, wanted)
+        if not len(self._sessions):
+            self._placement.release_cached()
         if latents is None:
             return _state(ready=False)
         video, audio = latents
         return {
-            **_state(ready=True),
+            # On a GPU the last step was under way until now.
+            **_state(
+                ready=True,
+                tail_s=time.perf_counter() - began,
+                facts={"peak_bytes": self._placement.peak_bytes()},
+            ),
             "VIDEO_LATENTS": video[None],
             "AUDIO_LATENTS": audio[None],
         }
@@ -255,6 +276,18 @@ def end_orphans(sessions: SessionTable, jobs: JobClient, log: logging.Logger) ->
             with suppress(UnknownSessionError):  # ended meanwhile
                 sessions.end(session_id, want_latents=False)
                 log.warning("ended session %s, whose job has ended without it", session_id)
+
+
+def _one_forward(runtime: DitRuntime, plan: Plan) -> None:
+    """A whole session of one step, its text included."""
+    conditioning = Conditioning(
+        torch.zeros(plan.text_rows, runtime.model.config.text_dim),
+        torch.ones(plan.text_rows, dtype=torch.int64),
+        torch.zeros(0, VIDEO_ROW_WIDTH),
+        torch.zeros(0, AUDIO_ROW_WIDTH),
+    )
+    session = DenoiseSession.prepare(runtime, plan, plan.seeds[0], conditioning)
+    session.step(0)
 
 
 def _require(request: StageRequest, operation: str, *names: str) -> None:

@@ -23,9 +23,10 @@ from minimax_h3.core.lengths import media_seconds
 from minimax_h3.core.plan import Plan
 from minimax_h3.media.mp4 import mux
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.results import open_store
-from minimax_h3.weights.manifest import CheckpointManifest, identify
+from minimax_h3.weights.manifest import CheckpointManifest
 
 _VERSIONED = ("minimax-h3-triton", "torch", "diffusers", "transformers", "av", "numpy")
 _INFO = ("text_encoder", "condition_encoder", "denoiser", "video_decoder", "audio_decoder")
@@ -52,7 +53,7 @@ class MuxerStage:
         """Read the index of each partition: the metadata names the one that a task ran on."""
         task_type = context.config.task_type
         partitions = (TASK_FL2VA, TASK_REF2VA) if task_type == COMBINED else (task_type,)
-        held = [identify(context.checkpoint_path, partition) for partition in partitions]
+        held = [open_checkpoint(context, partition) for partition in partitions]
         manifests = {task: manifest for manifest in held for task in manifest.tasks}
         return cls(manifests, JobClient(context.call, context.log), open_store(context))
 

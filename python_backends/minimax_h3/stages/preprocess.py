@@ -31,6 +31,7 @@ from minimax_h3.core.refusals import refuse, shown
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.media.prepare import present_all
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import REFUSALS, JobClient, job_facts, raise_if_stopped
 from minimax_h3.stages.media_files import MediaFiles
 from minimax_h3.stages.request_media import RequestMedia, plan_conditions, read_media
@@ -38,7 +39,7 @@ from minimax_h3.text.presentation import Block, blocks_of, present_request
 from minimax_h3.text.tokenizer import Tokenizer, load_tokenizer
 from minimax_h3.text.vision_pixels import VisionTensors, pack_pixels
 from minimax_h3.text.vision_rules import VisionRules, load_vision_rules
-from minimax_h3.weights.manifest import CheckpointManifest, identify
+from minimax_h3.weights.manifest import CheckpointManifest
 
 MAX_RETURNED_FRAME_BYTES = 2 * 1024**3
 
@@ -67,7 +68,7 @@ class PreprocessStage:
     def load(cls, context: StageContext) -> "PreprocessStage":
         """Read the checkpoint's index (not its weights) and the tokenizer."""
         check_start(context.config, context.log)
-        manifest = identify(context.checkpoint_path, context.config.task_type)
+        manifest = open_checkpoint(context)
         if manifest.base_schedule is not None:
             raise NotAvailableError(
                 f"checkpoint: {context.checkpoint_path} is a distilled release with a schedule of "

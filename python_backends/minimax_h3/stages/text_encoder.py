@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minimax_h3.core.plan import Plan
+from minimax_h3.core.warm_up import TEXT_ROWS
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.torch_device import Placement, choose_placement
+from minimax_h3.stages.warm_up import warm_up
 from minimax_h3.text.qwen import TruncatedQwen3VL
 from minimax_h3.text.vision_inputs import vision_inputs
-from minimax_h3.weights.manifest import identify
 
 
 class TextEncoderStage:
@@ -32,8 +34,10 @@ class TextEncoderStage:
     def load(cls, context: StageContext) -> "TextEncoderStage":
         """Load the 50 layers that the DiT reads; the rest of the file is checked, not loaded."""
         placement = choose_placement(context.config, context.log)
-        manifest = identify(context.checkpoint_path, context.config.task_type)
+        manifest = open_checkpoint(context)
         encoder = TruncatedQwen3VL.load(manifest, placement.device, placement.dtype)
+        ids = np.zeros(TEXT_ROWS, np.int64)
+        warm_up(context, placement, lambda plan: encoder.encode(ids))
         return cls(encoder, placement, JobClient(context.call, context.log))
 
     def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
@@ -44,10 +48,12 @@ class TextEncoderStage:
         """
         plan = Plan.from_json(request.text("PLAN"))
         self._jobs.progress(plan, self.name)
+        self._placement.watch_peak()
         began = time.perf_counter()
         embeds = self._encoder.encode(request.array("TOKEN_IDS"), self._vision(request))
         rows = embeds.float().cpu().numpy()[None]
         facts = {"seconds": round(time.perf_counter() - began, 6), **self._placement.facts()}
+        self._placement.release_cached()
         return {"PROMPT_EMBEDS": rows, "TEXT_ENCODER_INFO": text_tensor(json.dumps(facts))}
 
     def _vision(self, request: StageRequest) -> Mapping[str, Tensor] | None:

@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -11,6 +12,10 @@ from minimax_h3.core.config import StageConfig
 from minimax_h3.core.errors import BackendUnavailableError
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc malloc.h
+_STATUS, _PEAK_RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"  # man 5 proc: the peak resident size becomes the present one
+_LOG = logging.getLogger(__name__)
+LOW_MEMORY_BYTES = 16_000_000_000  # a decode of the largest canvas takes about as much
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -23,11 +28,38 @@ class Placement:
 
     def facts(self) -> dict[str, object]:
         """What the metadata says about it."""
-        facts: dict[str, object] = {"device": str(self.device), "dtype": str(self.dtype)[6:]}
+        facts: dict[str, object] = {
+            "device": str(self.device),
+            "dtype": str(self.dtype)[6:],
+            "peak_bytes": self.peak_bytes(),
+        }
         if self.device.type == "cuda":
             facts["device_name"] = torch.cuda.get_device_name(self.device)
-            facts["peak_bytes"] = torch.cuda.max_memory_allocated(self.device)
         return facts
+
+    def watch_peak(self) -> None:
+        """Count the peak from here on."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return
+        try:
+            _PEAK_RESET.write_text(_RESET_PEAK)
+        except OSError:
+            _LOG.debug("the peak of this process cannot be reset; it counts from its start")
+
+    def release_cached(self) -> None:
+        """Give freed blocks back when the GPU is nearly full: no other process can use them."""
+        if self.device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self.device)
+            if free < LOW_MEMORY_BYTES:
+                torch.cuda.empty_cache()
+
+    def peak_bytes(self) -> int:
+        """Most memory since `watch_peak`: of tensors on a GPU, of the whole process on a CPU."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        lines = _STATUS.read_text(encoding="utf-8").splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("VmHWM:")).split()[1])
 
 
 def choose_placement(config: StageConfig, log: logging.Logger, beside: int = 0) -> Placement:

@@ -1,25 +1,36 @@
 """Latents to RGB frames, clip by clip: 17 frames leave as soon as nothing can change them."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minimax_h3.core.constants import PIXEL_MEAN, PIXEL_STD
+from minimax_h3.core.constants import VAE_CLIP_FRAMES
 from minimax_h3.core.errors import H3Error
+from minimax_h3.vae.outgoing import DecodedClip, Frames, Outgoing, Sender
+from minimax_h3.vae.pixels import interleaved, planar_yuv420, to_rgb8
 from minimax_h3.vae.temporal import KEPT_FRAMES, OWN_FRAMES, ClipPlan, cross_fade, plan_clips
 from minimax_h3.vae.tiling import RELEASED_TILES, AxisTiles, TileRule, axis_tiles, stitch
 
-Frames: TypeAlias = NDArray[np.uint8]
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which pictures of each clip to make."""
+
+    rgb: bool = True
+    yuv: bool = False
 
 
 class VideoDecoder:
     """The video VAE's decoder under our own tiling and clip streaming.
 
     The modules stay those of diffusers; memory holds one clip, whatever the length of the video.
+    On a GPU a clip is copied to the host and consumed there while the next one is decoded.
     """
 
     def __init__(
@@ -31,6 +42,7 @@ class VideoDecoder:
         *,
         tiles: TileRule = RELEASED_TILES,
         tiles_per_batch: int = 1,
+        clips_ahead: int | None = None,
     ) -> None:
         """Take a loaded VAE.
 
@@ -43,6 +55,8 @@ class VideoDecoder:
             tiles: tile rule; only tests pass another than the released one.
             tiles_per_batch: tiles that go through the ViT together. More than one changes the last
                 bits of a matrix product, and saves launches on a GPU.
+            clips_ahead: clips that are started before a finished one is handed over; 1 on a GPU,
+                where starting is not waiting, and 0 on a CPU.
 
         Raises:
             ValueError: statistics whose length is not the number of latent channels.
@@ -54,10 +68,11 @@ class VideoDecoder:
         self._device = torch.device(device)
         self._tiles = tiles
         self._tiles_per_batch = tiles_per_batch
+        on_gpu = self._device.type == "cuda"
+        self._ahead = int(on_gpu) if clips_ahead is None else clips_ahead
+        self._sender = Sender(self._device)
         self._mean = self._statistics("latents_mean", latents_mean)
         self._std = self._statistics("latents_std", latents_std)
-        self._pixel_mean = _pixel_constant(PIXEL_MEAN, self._device)
-        self._pixel_std = _pixel_constant(PIXEL_STD, self._device)
 
     def _statistics(self, name: str, values: Sequence[float]) -> Tensor:
         if len(values) != self._channels:
@@ -85,6 +100,23 @@ class VideoDecoder:
 
         Source: model sheet section 4.1; pipeline sheet section 2, rows 12 and 14.
         """
+        return _rgb_only(self.decode(latents, Wanted(rgb=True)))
+
+    def decode(
+        self, latents: Tensor | NDArray[np.float32], wanted: Wanted
+    ) -> Iterator[DecodedClip]:
+        """Decode a video one clip at a time, to the pictures that are wanted.
+
+        Args:
+            latents: as `decode_clips`.
+            wanted: RGB, planar 4:2:0, or both from the same 8-bit values.
+
+        Returns:
+            As `decode_clips`.
+
+        Raises:
+            ValueError, H3Error: as `decode_clips`.
+        """
         given = torch.as_tensor(latents)
         if given.ndim != 4 or given.shape[0] != self._channels:
             raise ValueError(
@@ -94,46 +126,49 @@ class VideoDecoder:
         plan = plan_clips(given.shape[1])
         rows = axis_tiles(given.shape[2] * self._step, self._step, self._tiles)
         columns = axis_tiles(given.shape[3] * self._step, self._step, self._tiles)
-        return self._stream(given, plan, rows, columns)
+        return self._stream(given, plan, (rows, columns), wanted)
 
     def _stream(
-        self, latents: Tensor, plan: ClipPlan, rows: AxisTiles, columns: AxisTiles
-    ) -> Iterator[Frames]:
+        self, latents: Tensor, plan: ClipPlan, grid: tuple[AxisTiles, AxisTiles], wanted: Wanted
+    ) -> Iterator[DecodedClip]:
         # No inference mode around the loop: a generator would leak it into its consumer.
         kept: Tensor | None = None
-        sent = 0
+        under_way: deque[Outgoing] = deque()
         for clip in range(plan.num_clips):
             indices = [min(index, plan.latents - 1) for index in plan.window(clip)]
             is_last = clip == plan.num_clips - 1
-            chunk, kept = self._decode_clip(latents[:, indices], rows, columns, kept, is_last)
-            if kept is None:
-                raise H3Error(f"video decoder: clip {clip} of {plan.num_clips} is not finite")
-            chunk = chunk[: plan.num_frames - sent]
-            sent += len(chunk)
-            yield chunk
-            del chunk  # or it would live on while the next clip is decoded
+            own, kept = self._decode_clip(latents[:, indices], grid, kept)
+            count = plan.num_frames - clip * VAE_CLIP_FRAMES
+            under_way.append(self._send([own, kept] if is_last else [own], count, wanted))
+            del own
+            while len(under_way) > (0 if is_last else self._ahead):
+                done = clip + 1 - len(under_way)
+                pictures, is_finite = under_way.popleft().result()
+                if not is_finite:
+                    raise H3Error(f"video decoder: clip {done} of {plan.num_clips} is not finite")
+                yield pictures
+                del pictures  # or they would live on while the next clip is decoded
 
     @torch.inference_mode()
     def _decode_clip(
-        self,
-        window: Tensor,
-        rows: AxisTiles,
-        columns: AxisTiles,
-        kept: Tensor | None,
-        is_last: bool,
-    ) -> tuple[Frames, Tensor | None]:
-        """One window of 7 latents: its finished frames, and the raw ones kept for the next clip.
-
-        The kept frames are None when anything is not finite.
-        """
+        self, window: Tensor, grid: tuple[AxisTiles, AxisTiles], kept: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """One window of 7 latents: its finished frames, and the raw ones kept for the next clip."""
         latents = window.to(self._device, torch.float32) * self._std + self._mean
-        clip = stitch(self._decode_tiles(latents, rows, columns), rows, columns)
-        is_finite = bool(torch.isfinite(clip).all())
+        clip = stitch(self._decode_tiles(latents, *grid), *grid)
         # A view would keep the whole clip alive until the next one is done.
-        tail = clip[:, KEPT_FRAMES].clone()
-        own = cross_fade(kept, clip[:, OWN_FRAMES])
-        frames = self._to_uint8([own, tail] if is_last else [own])
-        return frames, tail if is_finite else None
+        return cross_fade(kept, clip[:, OWN_FRAMES]), clip[:, KEPT_FRAMES].clone()
+
+    @torch.inference_mode()
+    def _send(self, parts: Sequence[Tensor], count: int, wanted: Wanted) -> Outgoing:
+        """Round at most `count` frames of the parts, convert them and begin to copy them."""
+        is_finite = torch.stack([torch.isfinite(part).all() for part in parts]).all()
+        rgb = torch.cat([to_rgb8(part) for part in parts], dim=1)[:, :count]
+        return self._sender.send(
+            interleaved(rgb) if wanted.rgb else None,
+            planar_yuv420(rgb) if wanted.yuv else None,
+            is_finite,
+        )
 
     def _decode_tiles(
         self, latents: Tensor, rows: AxisTiles, columns: AxisTiles
@@ -152,20 +187,9 @@ class VideoDecoder:
         width = len(columns)
         return [decoded[i * width : (i + 1) * width] for i in range(len(rows))]
 
-    @torch.inference_mode()
-    def _to_uint8(self, parts: Sequence[Tensor]) -> Frames:
-        """ImageNet-normalised fp32 [3, k, H, W] parts to one uint8 [k, H, W, 3] array."""
-        converted = [
-            (part * self._pixel_std + self._pixel_mean)
-            .clamp_(0, 1)
-            .mul_(255)
-            .round_()
-            .to(torch.uint8)
-            .permute(1, 2, 3, 0)
-            for part in parts
-        ]
-        return torch.cat(converted).contiguous().cpu().numpy()
 
-
-def _pixel_constant(values: Sequence[float], device: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1, 1)
+def _rgb_only(clips: Iterator[DecodedClip]) -> Iterator[Frames]:
+    for clip in clips:
+        assert clip.rgb is not None
+        yield clip.rgb
+        del clip  # as in `_stream`

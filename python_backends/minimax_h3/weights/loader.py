@@ -1,11 +1,16 @@
 """Strict, streamed loading: safetensors shards -> a module whose parameters start on `meta`.
 
 Names and shapes are compared before the first payload byte is read. Then one group of tensors at a
-time is read, rearranged, cast and put on its device, so the host holds the module and one group.
+time is read to its device, rearranged and cast there. So the host holds what stays on it and one
+group; of what goes to a GPU it holds two slots, see `weights.payload`.
+
+Files that are marked as drawn are compared in the same way, but their payload is never read: values
+are drawn on the device.
 """
 
 import logging
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,16 +21,12 @@ from torch.overrides import TorchFunctionMode
 
 from minimax_h3.core.errors import CheckpointError
 from minimax_h3.weights.key_maps import KeyGroup, KeyMap
-from minimax_h3.weights.safetensors_files import ComponentFiles, SafetensorsFile
+from minimax_h3.weights.payload import TORCH_DTYPES, PayloadReader, read_tensor
+from minimax_h3.weights.random_scales import Scale
+from minimax_h3.weights.safetensors_files import ComponentFiles
 
 _LOG = logging.getLogger(__name__)
 _NAMED_PROBLEMS = 20
-_TORCH_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
 _FILLERS = frozenset(
     {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.empty_like}
 )
@@ -103,28 +104,79 @@ def load_weights(
     began = time.perf_counter()
     targets = dict(module.state_dict())
     groups = checked_groups(files, key_map, targets, unused, optional)
-    placed = 0
-    homes = files.file_of()
-    for number, file in enumerate(files.files, start=1):
-        started = time.perf_counter()
-        for group in [group for group in groups if homes[group.checkpoint[0]] is file]:
-            sources = [read_tensor(homes[name], name) for name in group.checkpoint]
-            values = group.transform.to_ours(sources)
-            for name, value in zip(group.ours, values, strict=True):
-                home = _HOST if on_host is not None and on_host(name) else device
-                placed += _place(module, name, value, home, dtype_of(name))
-        _LOG.info(
-            "%s: file %d of %d, %.1f s, %.3f GB in place",
-            files.folder.name,
-            number,
-            len(files.files),
-            time.perf_counter() - started,
-            placed / 1e9,
-        )
+    home_of = {name: _HOST if on_host is not None and on_host(name) else device for name in targets}
+    if files.drawn is not None:
+        placed = _draw(module, targets, home_of, dtype_of, files.drawn)
+    else:
+        placed = _read(module, files, groups, home_of, dtype_of)
     _settle_buffers(module, targets, device)
     parameters = sum(tensor.numel() for tensor in targets.values())
-    seconds = time.perf_counter() - began
-    return LoadReport(len(targets), parameters, placed, seconds)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return LoadReport(len(targets), parameters, placed, time.perf_counter() - began)
+
+
+def _read(
+    module: nn.Module,
+    files: ComponentFiles,
+    groups: list[KeyGroup],
+    home_of: Mapping[str, torch.device],
+    dtype_of: DtypeRule,
+) -> int:
+    """Read one file after another; returns the bytes in place."""
+    placed, homes = 0, files.file_of()
+    device = next((home for home in home_of.values() if home.type != "cpu"), _HOST)
+    headers = files.tensors
+    total = sum(headers[name].num_bytes for group in groups for name in group.checkpoint)
+    done, began = 0, time.perf_counter()
+    with PayloadReader(device) as reader:
+        for number, file in enumerate(files.files, start=1):
+            for group in [group for group in groups if homes[group.checkpoint[0]] is file]:
+                home = home_of[group.ours[0]]
+                sources = [reader.read(homes[name], name, home) for name in group.checkpoint]
+                done += sum(source.nbytes for source in sources)
+                values = group.transform.to_ours(sources)
+                del sources  # or two groups would be alive while the next one is read
+                for name, value in zip(group.ours, values, strict=True):
+                    placed += _place(module, name, value, home, dtype_of(name))
+                del values, value
+            seconds = time.perf_counter() - began
+            _LOG.info(
+                "%s: file %d of %d, %.2f of %.2f GB, %.1f s, %.2f GB/s",
+                files.folder.name,
+                number,
+                len(files.files),
+                done / 1e9,
+                total / 1e9,
+                seconds,
+                done / 1e9 / max(seconds, 1e-9),
+            )
+    return placed
+
+
+def _draw(
+    module: nn.Module,
+    targets: Mapping[str, Tensor],
+    home_of: Mapping[str, torch.device],
+    dtype_of: DtypeRule,
+    scale: Scale,
+) -> int:
+    """Draw every tensor that the module does not compute itself; returns the bytes in place.
+
+    A tensor's values depend on its name alone, and on the kind of device.
+    """
+    placed = 0
+    for name, tensor in targets.items():
+        home, dtype = home_of[name], dtype_of(name)
+        value = tensor
+        if tensor.is_meta:
+            generator = torch.Generator(home).manual_seed(zlib.crc32(name.encode()))
+            mean, deviation = scale(name, tuple(tensor.shape))
+            value = torch.empty(tensor.shape, dtype=dtype, device=home)
+            value.normal_(mean, deviation, generator=generator)
+        placed += _place(module, name, value, home, dtype)
+    _LOG.warning("dummy weights: %d tensors, %.2f GB drawn", len(targets), placed / 1e9)
+    return placed
 
 
 def checked_groups(
@@ -166,33 +218,6 @@ def checked_groups(
     return sorted(groups, key=lambda group: position[group.checkpoint[0]])
 
 
-def read_tensor(file: SafetensorsFile, name: str) -> Tensor:
-    """Read one tensor into memory of its own.
-
-    Raises:
-        CheckpointError: its dtype is not a plain float, or the file changed since its header was
-            read.
-    """
-    header = file.tensors[name]
-    if header.dtype not in _TORCH_DTYPES:
-        raise CheckpointError(
-            f"{file.path}: {name} has dtype {header.dtype}; legal: {', '.join(_TORCH_DTYPES)}"
-        )
-    buffer = torch.empty(header.end - header.begin, dtype=torch.uint8)
-    try:
-        with file.path.open("rb", buffering=0) as stream:
-            stream.seek(header.begin)
-            view = buffer.numpy().data
-            while view:
-                count = stream.readinto(view)
-                if not count:
-                    raise CheckpointError(f"{file.path}: truncated inside tensor {name}")
-                view = view[count:]
-    except OSError as error:
-        raise CheckpointError(f"{file.path}: tensor {name} not readable ({error})") from error
-    return buffer.view(_TORCH_DTYPES[header.dtype]).reshape(header.shape)
-
-
 def _checkpoint_shapes(
     groups: list[KeyGroup], ours: Mapping[str, Tensor]
 ) -> dict[str, tuple[int, ...]]:
@@ -230,9 +255,9 @@ def _check_dtypes(files: ComponentFiles, expected: Mapping[str, tuple[int, ...]]
     wrong = [
         f"{name} {header.dtype}"
         for name, header in sorted(files.tensors.items())
-        if name in expected and header.dtype not in _TORCH_DTYPES
+        if name in expected and header.dtype not in TORCH_DTYPES
     ]
-    _raise_named(files, {f"not of {', '.join(_TORCH_DTYPES)}": wrong})
+    _raise_named(files, {f"not of {', '.join(TORCH_DTYPES)}": wrong})
 
 
 def _raise_named(files: ComponentFiles, problems: Mapping[str, list[str]]) -> None:

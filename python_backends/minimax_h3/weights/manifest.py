@@ -15,10 +15,18 @@ from minimax_h3.core.constants import (
     TASK_FL2VA,
     TASK_REF2VA,
     TASK_T2VA,
+    TEXT_ENCODER_LAYERS,
     VIDEO_FLOW_SHIFT,
 )
 from minimax_h3.core.errors import CheckpointError
 from minimax_h3.weights.dit_config import DiTConfig
+from minimax_h3.weights.random_scales import (
+    Scale,
+    audio_vae_scale,
+    text_encoder_scale,
+    transformer_scale,
+    video_vae_scale,
+)
 from minimax_h3.weights.safetensors_files import (
     ComponentFiles,
     read_component,
@@ -31,6 +39,13 @@ FL2VA, REF2VA = "FL2VA", "Ref2VA"
 _PARTITIONS = {TASK_FL2VA: FL2VA, TASK_REF2VA: REF2VA}
 WEIGHTED = ("transformer", "text_encoder", "video_vae", "audio_vae")
 _SHARED = WEIGHTED[1:]  # loaded once, whichever partitions are served
+
+_DRAWN: Mapping[str, Scale] = {
+    "transformer": transformer_scale,
+    "text_encoder": text_encoder_scale(TEXT_ENCODER_LAYERS),
+    "video_vae": video_vae_scale,
+    "audio_vae": audio_vae_scale,
+}
 
 _DIFFUSERS_TRANSFORMERS = {FL2VA: "transformer", REF2VA: "transformer_ref"}
 _DIFFUSERS_TASKS = {FL2VA: (TASK_T2VA, TASK_FL2VA), REF2VA: (TASK_REF2VA,)}
@@ -59,7 +74,8 @@ class CheckpointManifest:
         video_flow_shift, audio_flow_shift: sigma shifts.
         defaulted_shifts: names of shifts that the checkpoint does not state.
         base_schedule: positions of a distilled release, before the shift; None for the base model.
-        digest: SHA-256 over configs, headers and the first values of each tensor.
+        digest: SHA-256 over configs, headers and the first values of each tensor; of drawn weights
+            it begins with `dummy-`.
     """
 
     layout: str
@@ -85,7 +101,7 @@ class CheckpointManifest:
         return DiTConfig.from_diffusers(raw)
 
 
-def identify(path: Path, task_type: str) -> CheckpointManifest:
+def identify(path: Path, task_type: str, *, drawn: bool = False) -> CheckpointManifest:
     """Find and check a checkpoint.
 
     Args:
@@ -93,15 +109,23 @@ def identify(path: Path, task_type: str) -> CheckpointManifest:
             diffusers layout.
         task_type: `fl2va`, `ref2va`, or `combined`, which needs both partitions and answers with
             the FL2VA one and the tasks of both.
+        drawn: its weights are to be drawn at random instead of read, see `ComponentFiles`.
 
     Raises:
         CheckpointError: a file is missing or contradicts another; it is named.
     """
-    folder = Path(path)
+    manifest = _identify(Path(path), task_type)
+    if not drawn:
+        return manifest
+    weights = {name: replace(files, drawn=_DRAWN[name]) for name, files in manifest.weights.items()}
+    return replace(manifest, weights=MappingProxyType(weights), digest=f"dummy-{manifest.digest}")
+
+
+def _identify(folder: Path, task_type: str) -> CheckpointManifest:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such checkpoint folder")
     if task_type == COMBINED:
-        return _combine(identify(folder, TASK_FL2VA), identify(folder, TASK_REF2VA))
+        return _combine(_identify(folder, TASK_FL2VA), _identify(folder, TASK_REF2VA))
     if task_type not in _PARTITIONS:
         legal = ", ".join((*_PARTITIONS, COMBINED))
         raise CheckpointError(f"task_type: {task_type!r} is not legal; legal: {legal}")

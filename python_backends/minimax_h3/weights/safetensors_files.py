@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from minimax_h3.core.errors import CheckpointError
+from minimax_h3.weights.random_scales import Scale
 
 ITEM_BYTES = MappingProxyType(
     {
@@ -32,6 +33,16 @@ class TensorHeader(NamedTuple):
     begin: int
     end: int
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the payload."""
+        return self.end - self.begin
+
+    @property
+    def num_values(self) -> int:
+        """Values in the tensor."""
+        return math.prod(self.shape)
+
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsFile:
@@ -51,10 +62,18 @@ class SafetensorsFile:
 
 @dataclass(frozen=True, slots=True)
 class ComponentFiles:
-    """All weight files of one component, in shard order."""
+    """All weight files of one component, in shard order.
+
+    Attributes:
+        folder: that holds them.
+        files: their headers.
+        drawn: only names, shapes and dtypes count: values are drawn at random on this scale, by
+            our names, and not read.
+    """
 
     folder: Path
     files: tuple[SafetensorsFile, ...]
+    drawn: Scale | None = None
 
     @property
     def tensors(self) -> dict[str, TensorHeader]:

@@ -71,6 +71,19 @@ def test_the_field_alone_also_brings_the_frames(connected) -> None:
     assert client.generate("a fox", return_frames=False).frames is None
 
 
+def test_frames_that_were_asked_for_and_are_missing_are_an_error(
+    fake_transport, text_array
+) -> None:
+    def answer(model, request):
+        empty = np.zeros((0, 0, 0, 0, 3), np.uint8)
+        return {"MP4": text_array(MP4), "METADATA": text_array("{}"), "FRAMES": empty}
+
+    client = H3Client(transport=fake_transport(answer))
+    assert client.generate("a fox").mp4 == [MP4]
+    with pytest.raises(H3ClientError, match="FRAMES was asked for and is empty"):
+        client.generate("a fox", frames=True)
+
+
 def test_request_ids_are_fresh_or_the_callers_own(connected) -> None:
     client, transport, _ = connected
     client.generate("a fox")

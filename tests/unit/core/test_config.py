@@ -37,6 +37,13 @@ def test_parameters_round_trip() -> None:
         ("test_step_delay_ms", "-1"),
         ("test_hang_at_step", "-1"),
         ("media_root", "media"),
+        ("weights", "none"),
+        ("decoder_ops", "fast"),
+        ("decoder_tiles", "-1"),
+        ("warm_up", "1344x768"),
+        ("warm_up", "1344x768x124,"),
+        ("warm_up", "1344x767x124"),
+        ("warm_up", "1344x768x400"),
     ],
 )
 def test_bad_parameters_are_named(name: str, text: str) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.contracts import MODELS
+from minimax_h3.serve.preflight import Preflight
+from minimax_h3.serve.residency import ResidentPlan
 from minimax_h3.serve.settings import ServeSettings
 
 SCRIPT = """#!{python}
@@ -39,10 +41,15 @@ def fake_server(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
+def fits_easily(settings: ServeSettings) -> Preflight:
+    return Preflight(settings, ResidentPlan((), settings.stage.max_packed_rows, 0), ())
+
+
 @pytest.fixture
 def settings_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ServeSettings]:
     """Settings whose repository and checkpoint pass every check."""
     monkeypatch.setattr("minimax_h3.serve.settings.identify", lambda path, task_type: None)
+    monkeypatch.setattr("minimax_h3.serve.server_process.look_ahead", fits_easily)
     for name in MODELS:
         (tmp_path / "repository" / name / "1").mkdir(parents=True)
         (tmp_path / "repository" / name / "1" / "model.py").write_text('"""A shim."""\n')

@@ -50,6 +50,8 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
         *("--log-level", "verbose", "--ready-timeout", "7", "--grace", "8"),
         *("--hang-timeout", "9", "--silence-timeout", "10", "--log-format", "json"),
         *("--otlp-url", "http://127.0.0.1:4318/v1/traces"),
+        *("--weights", "dummy", "--preflight", "warn"),
+        *("--decoder-ops", "fused", "--decoder-tiles", "7", "--warm-up", "64x64x107"),
     )
     assert command.settings_of(options) == ServeSettings(
         stage=StageConfig(
@@ -59,6 +61,10 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
             attention="sdpa",
             row_ops="reference",
             adaln_weights="host",
+            weights="dummy",
+            decoder_ops="fused",
+            decoder_tiles=7,
+            warm_up="64x64x107",
             running_jobs=2,
             max_jobs=3,
             max_packed_rows=99,
@@ -67,6 +73,8 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
             test_step_delay_ms=2.5,
             test_hang_at_step=4,
         ),
+        preflight="warn",
+        fits_rows=False,
         host="0.0.0.0",
         http_port=1,
         grpc_port=2,

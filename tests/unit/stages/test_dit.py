@@ -23,8 +23,8 @@ from minimax_h3.core.request import GenerationRequest
 from minimax_h3.denoise.session import DenoiseSession
 from minimax_h3.stages.base import BatchStage, StageContext, StageRequest, text_tensor
 from minimax_h3.stages.dit import AbsentDit, DitStage, Ref2vaDitStage
-from minimax_h3.weights.loader import read_tensor
 from minimax_h3.weights.manifest import identify
+from minimax_h3.weights.payload import read_tensor
 
 LOG = logging.getLogger("test")
 TEXT_ROWS = 5

@@ -29,7 +29,21 @@ def test_auto_without_a_gpu(
     placement = choose_placement(StageConfig(), LOG)
     assert (placement.device.type, placement.dtype) == ("cpu", torch.float32)
     assert "device cpu (asked auto), dtype torch.float32 (asked auto)" in caplog.text
-    assert placement.facts() == {"device": "cpu", "dtype": "float32"}
+    facts = placement.facts()
+    assert (facts["device"], facts["dtype"]) == ("cpu", "float32")
+
+
+def test_the_peak_counts_from_where_it_is_watched() -> None:
+    placement = choose_placement(StageConfig(device="cpu"), LOG)
+    large = torch.ones(64 * 1024**2)
+    with_large = placement.peak_bytes()
+    del large
+    placement.watch_peak()
+    without = placement.peak_bytes()
+    assert with_large - without > 200 * 1024**2
+    middle = torch.ones(32 * 1024**2)
+    assert without + 100 * 1024**2 < placement.peak_bytes() < with_large
+    del middle
 
 
 def test_auto_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

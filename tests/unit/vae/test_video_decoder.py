@@ -11,8 +11,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from minimax_h3.core.constants import PIXEL_MEAN, PIXEL_STD
 from minimax_h3.core.errors import H3Error
 from minimax_h3.vae import video_decoder
+from minimax_h3.vae.pixels import interleaved, planar_yuv420, to_rgb8
 from minimax_h3.vae.tiling import TileRule
-from minimax_h3.vae.video_decoder import VideoDecoder
+from minimax_h3.vae.video_decoder import VideoDecoder, Wanted
 
 # Bitwise here; the limits leave room for a BLAS that rounds another way.
 MAX_STEP = 1
@@ -129,12 +130,12 @@ def test_an_abandoned_decode_does_not_spoil_the_next(vae4, random_latents):
     expected = np.concatenate(list(streamed.decode_clips(latents)))
     abandoned = streamed.decode_clips(random_latents(4, 17, 4, 4, seed=99))
     next(abandoned)
-    interleaved = [next(abandoned).copy()]
+    between = [next(abandoned).copy()]
     assert np.array_equal(np.concatenate(list(streamed.decode_clips(latents))), expected)
-    interleaved.append(next(abandoned).copy())
+    between.append(next(abandoned).copy())
     abandoned.close()
     again = list(streamed.decode_clips(random_latents(4, 17, 4, 4, seed=99)))
-    assert all(np.array_equal(a, b) for a, b in zip(interleaved, again[1:], strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(between, again[1:], strict=True))
 
 
 def test_the_consumer_runs_outside_inference_mode(vae4, random_latents):
@@ -206,6 +207,29 @@ def test_pixels_are_reverted_clamped_and_rounded(vae4):
     mean, std = (np.array(values).reshape(3, 1, 1, 1) for values in (PIXEL_MEAN, PIXEL_STD))
     pixels = np.clip(normalised.numpy() * std + mean, 0, 1)
     expected = np.rint(pixels * 255).transpose(1, 2, 3, 0)
-    levels = decoder(vae4)._to_uint8([normalised[:, :2], normalised[:, 2:]])
+    levels = interleaved(to_rgb8(normalised)).numpy()
     assert (levels == expected).mean() > 0.9999, "fp32 may round a tie the other way"
     assert {0, 255} <= set(levels.ravel().tolist())
+
+
+def test_a_clip_under_way_changes_no_picture_and_keeps_its_number(vae4, random_latents):
+    latents = random_latents(4, 22, 4, 4)
+    plain = list(decoder(vae4).decode_clips(latents))
+    ahead = list(decoder(vae4, clips_ahead=1).decode_clips(latents))
+    assert all(np.array_equal(one, other) for one, other in zip(plain, ahead, strict=True))
+    latents[0, 8] = np.nan
+    chunks = decoder(vae4, clips_ahead=1).decode_clips(latents)
+    next(chunks)
+    with pytest.raises(H3Error, match="clip 1 of 4 is not finite"):
+        next(chunks)
+
+
+def test_planar_pictures_come_from_the_same_8_bit_values(vae4, random_latents):
+    latents = random_latents(4, 12, 4, 4)
+    for clip in decoder(vae4).decode(latents, Wanted(rgb=True, yuv=True)):
+        rgb = torch.from_numpy(clip.rgb).permute(3, 0, 1, 2)
+        assert np.array_equal(clip.yuv, planar_yuv420(rgb).numpy())
+    [first, second] = decoder(vae4).decode(latents, Wanted(rgb=False, yuv=True))
+    assert first.rgb is None
+    assert first.yuv.shape == (17, 24, 16)
+    assert second.yuv.shape == (22, 24, 16)

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from minimax_h3.core.errors import CheckpointError
-from minimax_h3.weights.loader import read_tensor
+from minimax_h3.weights.payload import read_tensor
 from minimax_h3.weights.safetensors_files import read_component, read_file
 
 

@@ -1,0 +1,209 @@
+"""What a released checkpoint needs, and what an operator is told when a machine is too small.
+
+The numbers of the release are computed here once more, from parameter counts alone.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from build_engines.full_width import Pencil, write_full_width
+from build_engines.released_configs import released
+from minimax_h3.core.config import StageConfig
+from minimax_h3.core.errors import ConfigError
+from minimax_h3.serve import machine as machine_module
+from minimax_h3.serve.machine import Gpu, Machine, measure
+from minimax_h3.serve.preflight import PreflightError, chosen_gpu, look_ahead
+from minimax_h3.serve.residency import DEVICE, HOST, plan_residency
+from minimax_h3.serve.settings import ServeSettings
+from minimax_h3.weights.footprint import footprint
+from minimax_h3.weights.manifest import CheckpointManifest, identify
+
+GB = 1_000_000_000
+H200 = Gpu("NVIDIA H200", 150_754_820_096, 150_200_000_000)
+MACHINE = Machine((H200,), host=128 * GB, shared_memory=64 * GB, disk=60 * GB)
+
+# Parameters of the release, as counted on its modules. The first two in BF16, an island in FP32.
+DIT, ADALN, ISLAND = 33_122_992_896, 50 * 260_209_152, 17_222_144
+KEPT_TEXT = 25_753_095_920
+VIDEO_VAE, AUDIO_VAE = 2_603_868_984, 151_321_489
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both partitions of a checkpoint of the released sizes: headers and holes."""
+    folder = tmp_path_factory.mktemp("release")
+    pencil = Pencil(0, torch.device("cpu"), hollow=True)
+    for partition in ("FL2VA", "Ref2VA"):
+        write_full_width(folder, released(50, whole=True), pencil, partition=partition)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def manifest(release: Path) -> CheckpointManifest:
+    return identify(release, "fl2va")
+
+
+def settings(release: Path, task_type: str = "fl2va", **changes: object) -> ServeSettings:
+    stage = StageConfig(checkpoint_dir=str(release), task_type=task_type)
+    values = {key: changes.pop(key) for key in list(changes) if hasattr(stage, key)}
+    return ServeSettings(stage=replace(stage, **values), **changes)
+
+
+def test_the_footprint_is_that_of_the_release(manifest: CheckpointManifest) -> None:
+    sizes = footprint(manifest, 2, 2)
+    assert sizes.adaln == 2 * ADALN == 26_020_915_200
+    assert sizes.transformer == 2 * (DIT - ADALN) + 2 * ISLAND == 40_259_514_880
+    assert sizes.text_encoder == 2 * KEPT_TEXT == 51_506_191_840
+    # 2,423.5 million values in FP16, and the norms of 36 blocks in FP32 on top.
+    assert sizes.video_decoder == pytest.approx(2 * 2_423.5e6, rel=2e-4)
+    assert sizes.video_encoder == pytest.approx(4 * 180.3e6, rel=1e-3)
+    assert sizes.audio_decoder + sizes.audio_encoder == pytest.approx(4 * AUDIO_VAE, rel=1e-3)
+    fp32 = footprint(manifest, 4, 4)
+    assert fp32.video_decoder + fp32.video_encoder == 4 * VIDEO_VAE
+    assert fp32.transformer + fp32.adaln == 4 * DIT
+
+
+def test_payloads_are_as_large_as_published(manifest: CheckpointManifest) -> None:
+    payload = {
+        name: sum(header.num_bytes for header in files.tensors.values())
+        for name, files in manifest.weights.items()
+    }
+    assert payload["transformer"] == 66_280_430_144
+    assert payload["text_encoder"] == 66_714_780_128
+    assert payload["video_vae"] == 4 * (VIDEO_VAE + 2048)  # with the unused mask token
+
+
+@pytest.mark.parametrize(("frames", "rows"), [(124, 37_966), (362, 109_318)])
+def test_everything_stays_resident_on_one_h200(
+    manifest: CheckpointManifest, frames: int, rows: int
+) -> None:
+    plan = plan_residency({"fl2va": manifest}, StageConfig(max_packed_rows=rows), on_gpu=True)
+    weights = sum(part.weights for part in plan.parts if part.place == DEVICE)
+    assert weights / GB == pytest.approx(40.26 + 51.51 + 4.85 + 0.72 + 0.61, abs=0.02)
+    assert plan.peak_of("dit_fl2va") < (120 if frames == 362 else 110) * GB
+    assert plan.need(DEVICE) < H200.free
+    assert [part.weights for part in plan.parts if part.model == "dit_fl2va AdaLN"] == [2 * ADALN]
+
+
+def test_the_working_memory_of_the_transformer_is_the_measured_one(
+    manifest: CheckpointManifest,
+) -> None:
+    """One session of 124 frames took 45.86 GB on an H200, with one AdaLN table of 0.94 GB."""
+    config = StageConfig(max_packed_rows=37_966, running_jobs=1)
+    dit = plan_residency({"fl2va": manifest}, config, on_gpu=True).parts[0]
+    assert (dit.weights + dit.working) / GB - 0.94 == pytest.approx(45.86, rel=0.01)
+
+
+def test_the_largest_request_that_fits_is_found(release: Path) -> None:
+    found = look_ahead(settings(release), MACHINE)
+    assert found.shortfalls == ()
+    rows = found.settings.stage.max_packed_rows
+    assert 109_318 < rows < 262_144
+    more = look_ahead(settings(release, max_packed_rows=rows + 1024, fits_rows=False), MACHINE)
+    [shortfall] = more.shortfalls
+    assert shortfall.resource == "memory of the GPU NVIDIA H200"
+    with pytest.raises(PreflightError, match=rf"150\.20 GB free .*; --max-packed-rows {rows} fits"):
+        more.lines()
+    roomy = replace(MACHINE, gpus=(replace(H200, free=200 * GB),))
+    assert look_ahead(settings(release), roomy).settings.stage.max_packed_rows == 262_144
+
+
+def test_two_transformers_are_refused_with_the_numbers_and_accepted_where_they_fit(
+    release: Path,
+) -> None:
+    found = look_ahead(settings(release, "combined"), MACHINE)
+    with pytest.raises(PreflightError) as refusal:
+        found.lines()
+    [shortfall] = found.shortfalls
+    assert shortfall.needed > 2 * 40.26 * GB + 51.5 * GB
+    assert f"{shortfall.needed / GB:.2f} GB needed, 150.20 GB free" in str(refusal.value)
+    assert "dit_fl2va" in str(refusal.value)
+    assert "dit_ref2va" in str(refusal.value)
+    assert "--task-type fl2va or ref2va holds one DiT" in str(refusal.value)
+    assert "--max-packed-rows" not in str(shortfall)  # no useful number of rows fits
+    large = replace(MACHINE, gpus=(replace(H200, total=280 * GB, free=280 * GB),))
+    assert look_ahead(settings(release, "combined"), large).shortfalls == ()
+
+
+@pytest.mark.parametrize(
+    ("machine", "resource", "change"),
+    [
+        ({"host": 20 * GB}, "host memory", "--adaln-weights device"),
+        ({"shared_memory": 64 * 2**20}, "/dev/shm", "--shm-size=8g"),
+        ({"disk": GB}, "disk of --run-dir", "a --run-dir on a larger disk"),
+    ],
+)
+def test_each_shortfall_is_named(
+    release: Path, machine: dict[str, int], resource: str, change: str
+) -> None:
+    small = replace(MACHINE, **machine)
+    wanted = settings(release, max_packed_rows=109_318, fits_rows=False)
+    found = look_ahead(wanted, small)
+    [shortfall] = found.shortfalls
+    assert shortfall.resource == resource
+    assert shortfall.free == next(iter(machine.values()))
+    assert change in shortfall.change
+    with pytest.raises(PreflightError, match=rf"{resource}: .* GB needed, .* GB free"):
+        found.lines()
+    warned = look_ahead(replace(wanted, preflight="warn"), small).lines()
+    assert warned[-1] == f"warning: {shortfall}"
+
+
+def test_dummy_weights_leave_the_hosts_memory_alone(manifest: CheckpointManifest) -> None:
+    for weights, hosted in (("checkpoint", 2 * ADALN), ("dummy", 0)):
+        plan = plan_residency({"fl2va": manifest}, StageConfig(weights=weights), on_gpu=True)
+        assert sum(part.weights for part in plan.parts if part.place == HOST) == hosted
+
+
+def test_the_plan_as_table_and_as_json(manifest: CheckpointManifest) -> None:
+    plan = plan_residency({"fl2va": manifest}, StageConfig(), on_gpu=True)
+    lines = plan.lines()
+    assert lines[0].split()[:3] == ["model", "place", "weights"]
+    assert lines[1].split()[:4] == ["dit_fl2va", "device", "40.26", "GB"]
+    told = json.loads(json.dumps(plan.as_json()))
+    assert told["device_bytes"] == plan.need(DEVICE)
+    assert sum(part["weights_bytes"] for part in told["parts"]) == sum(
+        part.weights for part in plan.parts
+    )
+
+
+def test_the_tiny_checkpoint_needs_little(tiny_checkpoint: Path) -> None:
+    modest = Machine((), host=6 * GB, shared_memory=2 * GB, disk=10 * GB)
+    found = look_ahead(settings(tiny_checkpoint), modest)
+    assert found.shortfalls == ()
+    assert found.settings.stage.max_packed_rows >= 8192
+    assert found.plan.need(DEVICE) == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"), [("auto", H200), ("cpu", None), ("cuda", H200), ("cuda:0", H200)]
+)
+def test_the_device_is_the_one_that_models_take(device: str, expected: Gpu | None) -> None:
+    assert chosen_gpu(device, MACHINE) == expected
+
+
+def test_a_gpu_that_is_not_here_is_named() -> None:
+    with pytest.raises(ConfigError, match="device: 'cuda:1' is not here; legal: cpu, cuda:0"):
+        chosen_gpu("cuda:1", MACHINE)
+    assert chosen_gpu("auto", replace(MACHINE, gpus=())) is None
+
+
+def test_this_machine_is_measured(tmp_path: Path) -> None:
+    found = measure(tmp_path / "not" / "yet")
+    assert found.host > 0
+    assert found.shared_memory > 0
+    assert found.disk > 0
+
+
+def test_a_containers_limit_counts(tmp_path: Path) -> None:
+    assert machine_module._container_headroom(tmp_path) > 1 << 60
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 400\ninactive_file 200\nactive_file 100\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine_module._container_headroom(tmp_path) > 1 << 60
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert machine_module._container_headroom(tmp_path) == 1000 - 700 + 300
