@@ -80,7 +80,7 @@ def velocities(
 
 
 def _run_blocks(module: Any, hidden: Tensor, rows: Rows, embedding: Tensor) -> Tensor:
-    chosen = F.one_hot(rows.lookup, LOOKUPS).to(hidden.dtype)
+    chosen = one_hot(rows.lookup, LOOKUPS)
     table = rotary_table(
         rows.positions.flatten(0, 1), module.config.rope_freqs, module.config.rope_theta
     )
@@ -101,6 +101,11 @@ def _run_blocks(module: Any, hidden: Tensor, rows: Rows, embedding: Tensor) -> T
     return hidden
 
 
+def one_hot(places: Tensor, count: int) -> Tensor:
+    """fp32 [..., count]; a lookup becomes a product."""
+    return (places[..., None] == torch.arange(count, device=places.device)).float()
+
+
 def rows_behind(rows: Rows) -> tuple[int, int]:
     """Documents, and media rows of each."""
     return len(rows.text_held), sum(place.rows for place in rows.places)
@@ -118,7 +123,7 @@ def _refine(module: Any, text: Tensor, held: Tensor) -> Tensor:
 def _heads(module: Any, hidden: Tensor, rows: Rows, embedding: Tensor) -> dict[Modality, Tensor]:
     """The output norm, which looks up by time alone, and both heads in fp32."""
     shift, scale = module.final.adaln(embedding).chunk(2, dim=-1)
-    chosen = F.one_hot(rows.lookup // len(Modality), len(TimeClass)).to(hidden.dtype)
+    chosen = one_hot(rows.lookup // len(Modality), len(TimeClass))
     normed = _norm(hidden, module.final.norm)
     normed = normed + normed * torch.bmm(chosen, scale) + torch.bmm(chosen, shift)
     start, pieces = rows.text_held.shape[1], []

@@ -1,6 +1,7 @@
 """One piece of training of text encoder and transformer: pools first, then steps until time is up."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,11 +9,13 @@ from pathlib import Path
 
 import torch
 
+from build_engines.tiny_checkpoint import PARTITIONS
 from build_engines.train_tiny.batches import HELD_OUT_SEED
 from build_engines.train_tiny.dit_learner import DitLearner, LearnerOptions, TextAndTransformer
 from build_engines.train_tiny.documents import REFERENCE_TASKS, Format
 from build_engines.train_tiny.latent_pool import Encoders, Pool, fill_pool
 from build_engines.train_tiny.pieces import Log, Piece, run_piece
+from minimax_h3.core.errors import CheckpointError
 
 FORMATS = {
     Format(128, 128, 124): 0.55,
@@ -21,6 +24,7 @@ FORMATS = {
     Format(128, 128, 141): 0.1,
 }
 """Share of the steps of each size."""
+FL2VA, REF2VA = PARTITIONS
 _REFERENCE_FORMATS = (Format(128, 128, 124), Format(192, 128, 124))
 _FIRST_SEED = 50_000  # no other set of scenes draws from here on
 _SEEDS_A_PIECE = 100
@@ -33,7 +37,8 @@ class DitPiece:
     """Settings besides those of every piece.
 
     Attributes:
-        partition: `FL2VA` for text and keyframes, `Ref2VA` for references.
+        partition: `FL2VA` for text and keyframes; `Ref2VA` for references, where the text encoder
+            stays as it is.
         vaes: folder with `video_vae/` and `audio_vae/`.
         resume: folder of an earlier piece, or of the other partition's.
         pool_seconds: of the piece that go into encoding clips.
@@ -51,6 +56,22 @@ class DitPiece:
     batch: int = 32
     formats: tuple[tuple[Format, float], ...] = ()
     held_out: int = _HELD_OUT
+
+
+def parse_formats(text: str) -> tuple[tuple[Format, float], ...]:
+    """`128x128x124:0.8,192x128x124:0.2` to sizes and shares; empty text to none.
+
+    Raises:
+        CheckpointError: a word of another form.
+    """
+    formats = []
+    for word in filter(None, text.split(",")):
+        match = re.fullmatch(r"(\d+)x(\d+)x(\d+):([\d.]+)", word)
+        if match is None:
+            raise CheckpointError(f"--formats: {word!r} is not legal; legal: WxHxF:SHARE")
+        width, height, frames = map(int, match.groups()[:3])
+        formats.append((Format(width, height, frames), float(match[4])))
+    return tuple(formats)
 
 
 def run_dit_piece(
@@ -80,6 +101,8 @@ def run_dit_piece(
     module = TextAndTransformer(piece.seed)
     if settings.resume is not None:
         module.resume(settings.resume)
+    if settings.partition == REF2VA:
+        module.text.requires_grad_(False)  # both partitions share it
     encoders = Encoders(settings.vaes, module.text.to(device), device)
     formats = dict(settings.formats or FORMATS.items())
     held_out = {
@@ -106,7 +129,7 @@ def run_dit_piece(
 
 def _pool_keys(partition: str, formats: dict[Format, float]) -> dict[tuple[Format, str], float]:
     """Pools and their shares of the encoding time."""
-    if partition == "FL2VA":
+    if partition == FL2VA:
         return {(form, "text"): share for form, share in formats.items()}
     usable = {form: formats[form] for form in _REFERENCE_FORMATS if form in formats} or formats
     return {(form, task): share for form, share in usable.items() for task in REFERENCE_TASKS}

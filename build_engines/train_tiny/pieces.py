@@ -228,7 +228,9 @@ class Steps(Generic[_Batch]):
         if kind not in self._graphs:
             self._optimizer.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # Graphs run one after another, so all of them may use the first one's memory.
+            shared = next((other.pool() for other in self._graphs.values()), None)
+            with torch.cuda.graph(graph, pool=shared):
                 self._losses[kind] = self._step(kind, inputs)
             self._graphs[kind] = graph
         self._graphs[kind].replay()

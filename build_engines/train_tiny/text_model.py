@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from build_engines.train_tiny import model_configs
+from build_engines.train_tiny.dit_forward import one_hot
 from minimax_h3.core.constants import VISION_MERGE, VISION_PAIR_FRAMES, VISION_PATCH_PIXELS
 
 _MIDDLE = 0.5  # mean and deviation of the vision tower's pixels
@@ -59,7 +60,8 @@ class TextModel(nn.Module):
             [B, L, width], the residual stream behind the last layer.
         """
         text = self.model.language_model
-        hidden: Tensor = text.embed_tokens(token_ids)
+        table = text.embed_tokens.weight
+        hidden: Tensor = one_hot(token_ids, len(table)) @ table
         if seen is not None:
             hidden = hidden.index_copy(1, pads, seen.features.to(hidden.dtype))
         turned = text.rotary_emb(hidden, positions)
