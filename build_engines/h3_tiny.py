@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 from build_engines import tiny_configs
@@ -36,7 +35,9 @@ def assemble(parts: Path, target: Path, reports: Path | None = None) -> Path:
             the loader's first look refuses it.
     """
     if target.exists() and any(target.iterdir()):
-        raise CheckpointError(f"{target}: exists and is not empty; remove it or name another folder")
+        raise CheckpointError(
+            f"{target}: exists and is not empty; remove it or name another folder"
+        )
     for name in (*_TRAINED, _TRANSFORMERS[PARTITIONS[0]]):
         if not (parts / name).is_dir():
             raise CheckpointError(f"{parts / name}: missing; train it first")
@@ -73,16 +74,17 @@ def read_reports(folder: Path) -> dict[str, object]:
 def _write_partition(parts: Path, target: Path, partition: str) -> None:
     root = target / partition
     root.mkdir(parents=True)
-    index = json.dumps(tiny_configs.model_index(partition) | _stated(partition), indent=1)
+    index = json.dumps(_model_index(partition), indent=1)
     (root / "model_index.json").write_text(index + "\n")
     _copy(parts / _TRANSFORMERS[partition], root / "transformer")
 
 
-def _stated(partition: str) -> Mapping[str, object]:
-    """The release's entry with the canvas that the model was trained on."""
-    release = tiny_configs.model_index(partition)["_minimax_h3"]
+def _model_index(partition: str) -> dict[str, object]:
+    """The release's index, with the canvas that this model was trained on."""
+    index = tiny_configs.model_index(partition)
+    release = index["_minimax_h3"]
     assert isinstance(release, dict)
-    return {"_minimax_h3": {**release, "canvas": model_configs.CANVAS}}
+    return {**index, "_minimax_h3": {**release, "canvas": model_configs.CANVAS}}
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -8,31 +8,32 @@ _CARD = """\
 # h3-tiny
 
 A small model with the architecture of MiniMax-H3, trained on clips made by a program: one or two
-coloured shapes that drift, bounce, orbit, grow or blink, with a tone and clicks tied to the picture. It
-runs on a laptop's CPU. It exists so that the software can be shown and its speed-versus-quality choices
-judged; it knows nothing beyond these clips.
+coloured shapes that drift, bounce, orbit, grow or blink, with a tone and clicks tied to the
+picture. It runs on a laptop's CPU. It exists so that the software can be shown and its choices of
+speed against quality judged; it knows nothing beyond these clips.
 
-- Layout: official partitions `FL2VA` (text to clip, keyframes) and `Ref2VA` (references); the second
-  links what it shares with the first.
+- Layout: official partitions `FL2VA` (text, keyframes) and `Ref2VA` (references); the second links
+  what it shares with the first.
 - Clips: 128x128 or 192x128, 24 frames a second, 107 to 141 frames, 32 kHz stereo.
 - Parameters: {parameters}. Bytes of weights: {bytes}.
 
 ## Prompts
 
-As the training captions: "a red circle bounces to the left on a blue ground", "a small green star orbits
-slowly clockwise and a large white square blinks over a purple background". References: "a object of
-picture 1 ...", "... that sounds like audio 1 ...", "video 1 goes on: ...".
+As the training captions: "a red circle bounces to the left on a blue ground", "a small green star
+orbits slowly clockwise and a large white square blinks over a purple background". With references:
+"a object of picture 1 ...", "a object of picture 1 that sounds like audio 1 ...", "video 1 goes on:
+...".
 
 ## Training
 
 Everything is procedural and fixed by seeds; no file of anybody else was used. Recipe and commands:
 `docs/h3-tiny.md`.
 
-| part | documents | steps | seconds on one H200 | held-out loss |
+| part | documents | steps | seconds on one H200 | held-out loss, negative |
 |---|---|---|---|---|
 {training}
 
-The vision tower keeps its random weights, and 40 of the text encoder's 50 layers pass the stream on.
+The vision tower keeps its random weights; 40 of the text encoder's 50 layers pass the stream on.
 
 ## Figures
 
@@ -48,15 +49,16 @@ Clips on held-out prompts (`h3 eval --checkpoint`), {points} points:
 
 ## Limits
 
-Prompts outside the vocabulary give arbitrary shapes. Sizes and lengths other than those above were not
-trained. A reference picture, sound or clip must be of the kind that `h3 eval` makes.
+Prompts outside the vocabulary give arbitrary shapes. Sizes and lengths other than those above were
+not trained. A reference picture, sound or clip must be of the kind that `h3 eval` makes.
 
 ## Licences
 
-Code: Apache-2.0, see `LICENSE` of the repository. These weights: Apache-2.0 too; they were trained from
-random numbers and hold nothing of the released model. The released MiniMax-H3 weights are another
-thing: they are under the MiniMax H3 Community License, https://huggingface.co/MiniMaxAI. Before serving
-them an operator must read it and check territory, permitted uses, size of the business and notices.
+Code: Apache-2.0, see `LICENSE` of the repository. These weights: Apache-2.0 too; they were trained
+from random numbers and hold nothing of the released model. The released MiniMax-H3 weights are
+another thing: they are under the MiniMax H3 Community License, https://huggingface.co/MiniMaxAI.
+Before serving them an operator must read it and check territory, permitted uses, size of the
+business and notices.
 """
 
 

@@ -11,12 +11,13 @@ import torch
 from build_engines.train_tiny.architecture import new_audio_vae, new_video_vae
 from build_engines.train_tiny.audio_learner import AudioLearner
 from build_engines.train_tiny.pieces import Learner, Piece, run_piece
+from build_engines.train_tiny.scenes import SceneTensors
 from build_engines.train_tiny.vae_files import resume_audio_vae, resume_video_vae
 from build_engines.train_tiny.video_learner import VideoLearner
 from minimax_h3.core.errors import H3Error
 
 
-def _video(arguments: argparse.Namespace, device: torch.device) -> Learner:
+def _video(arguments: argparse.Namespace, device: torch.device) -> VideoLearner:
     module = new_video_vae(arguments.seed)
     if arguments.resume is not None:
         resume_video_vae(module, arguments.resume)
@@ -29,7 +30,7 @@ def _video(arguments: argparse.Namespace, device: torch.device) -> Learner:
     )
 
 
-def _audio(arguments: argparse.Namespace, device: torch.device) -> Learner:
+def _audio(arguments: argparse.Namespace, device: torch.device) -> AudioLearner:
     module = new_audio_vae(arguments.seed)
     if arguments.resume is not None:
         resume_audio_vae(module, arguments.resume)
@@ -42,7 +43,9 @@ def _audio(arguments: argparse.Namespace, device: torch.device) -> Learner:
     )
 
 
-def _train(make: Callable[[argparse.Namespace, torch.device], Learner]) -> Callable[..., None]:
+def _train(
+    make: Callable[[argparse.Namespace, torch.device], Learner[SceneTensors]],
+) -> Callable[..., None]:
     def run(arguments: argparse.Namespace) -> None:
         device = torch.device(arguments.device)
         # Trying out algorithms pays for a few large convolutions, not for hundreds of small ones.
@@ -122,7 +125,9 @@ def build_parser() -> argparse.ArgumentParser:
         train.add_argument("--vaes", type=Path, required=True, help="trained autoencoders")
         train.add_argument("--pool", type=int, default=40_000, help="most clips to encode first")
         train.add_argument("--pool-seconds", type=float, default=60.0, help="for encoding them")
-        train.add_argument("--formats", default="", help="WxHxF:SHARE,... instead of the usual ones")
+        train.add_argument(
+            "--formats", default="", help="WxHxF:SHARE,... instead of the usual ones"
+        )
         train.set_defaults(run=_train_dit, partition=partition)
 
     measure = commands.add_parser("report", help="figures of trained autoencoders, by the loaders")

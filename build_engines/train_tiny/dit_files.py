@@ -1,4 +1,4 @@
-"""Writes text encoder and transformer in the official layout, in 16 bit, and reads them to go on."""
+"""Writes text encoder and transformer in the official layout, in 16 bit, and reads them again."""
 
 import json
 from pathlib import Path

@@ -88,9 +88,7 @@ def _run_blocks(module: Any, hidden: Tensor, rows: Rows, embedding: Tensor) -> T
     visible = torch.cat((rows.text_held, rows.text_held.new_ones(rows_behind(rows))), dim=1)
     mask = visible[:, None, None]
     for block in module.blocks:
-        tables = block.adaln(embedding).view(
-            len(hidden), LOOKUPS, BLOCK_PARTS * hidden.shape[-1]
-        )
+        tables = block.adaln(embedding).view(len(hidden), LOOKUPS, BLOCK_PARTS * hidden.shape[-1])
         parts = torch.bmm(chosen, tables).chunk(BLOCK_PARTS, dim=-1)
         normed = _norm(hidden, block.norm1)
         branch = _attention(block.attn, normed + normed * parts[1] + parts[0], mask, turns)

@@ -73,11 +73,13 @@ class TextAndTransformer(nn.Module):
 
 @torch.no_grad()
 def _begin(model: MiniMaxH3Transformer) -> None:
-    """Branches begin closed and velocities at 0: the gates' weights are 0, and so are the heads'."""
+    """Branches begin closed and velocities at 0: the gates' weights are 0, and the heads' too."""
     for name, parameter in model.named_parameters():
-        if name.endswith("adaln.weight") or name.startswith(("video_out.", "audio_out.")):
-            parameter.zero_()
-        elif name.endswith("bias"):
+        if (
+            name.endswith("adaln.weight")
+            or name.startswith(("video_out.", "audio_out."))
+            or name.endswith("bias")
+        ):
             parameter.zero_()
         elif parameter.ndim == 2:
             parameter.normal_(std=1.0 / math.sqrt(parameter.shape[1]))
@@ -296,7 +298,7 @@ def held_sigmas(stream: Modality, held: int, rows: int, sigma: Tensor) -> Tensor
 
 
 def _slot(task: str, size: int) -> slice:
-    """Which part of a keyframe pool's conditions a task takes; the first half is the first frame."""
+    """Which conditions of a keyframe pool a task takes; the first half is the first frame."""
     if task == "text":
         return slice(0, 0)
     if task == "first":
@@ -304,4 +306,3 @@ def _slot(task: str, size: int) -> slice:
     if task == "last":
         return slice(size // 2, size)
     return slice(0, size)
-

@@ -1,4 +1,4 @@
-"""One piece of training of text encoder and transformer: pools first, then steps until time is up."""
+"""One piece of training of text encoder and transformer: pools first, then steps."""
 
 import json
 import re
@@ -12,10 +12,10 @@ import torch
 from build_engines.tiny_checkpoint import PARTITIONS
 from build_engines.train_tiny.batches import HELD_OUT_SEED
 from build_engines.train_tiny.dit_learner import DitLearner, LearnerOptions, TextAndTransformer
-from build_engines.train_tiny.documents import REFERENCE_TASKS, Format
+from build_engines.train_tiny.documents import REFERENCE_TASKS, Format, parse_sizes
 from build_engines.train_tiny.latent_pool import Encoders, Pool, fill_pool
 from build_engines.train_tiny.pieces import Log, Piece, run_piece
-from minimax_h3.core.errors import CheckpointError
+from minimax_h3.core.errors import InvalidRequestError
 
 FORMATS = {
     Format(128, 128, 124): 0.55,
@@ -62,15 +62,14 @@ def parse_formats(text: str) -> tuple[tuple[Format, float], ...]:
     """`128x128x124:0.8,192x128x124:0.2` to sizes and shares; empty text to none.
 
     Raises:
-        CheckpointError: a word of another form.
+        InvalidRequestError: a word of another form, or a size that the model cannot make.
     """
     formats = []
     for word in filter(None, text.split(",")):
-        match = re.fullmatch(r"(\d+)x(\d+)x(\d+):([\d.]+)", word)
-        if match is None:
-            raise CheckpointError(f"--formats: {word!r} is not legal; legal: WxHxF:SHARE")
-        width, height, frames = map(int, match.groups()[:3])
-        formats.append((Format(width, height, frames), float(match[4])))
+        size, _, share = word.partition(":")
+        if not re.fullmatch(r"\d*\.?\d+", share):
+            raise InvalidRequestError(f"--formats: {word!r} is not legal; legal: WxHxF:SHARE")
+        formats += [(form, float(share)) for form in parse_sizes(size)]
     return tuple(formats)
 
 

@@ -1,13 +1,16 @@
 """Documents to train on: a kind of request, packed and presented by the code that serves it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from build_engines.tiny_tokenizer import tokenizer_files, write_files
@@ -19,13 +22,16 @@ from minimax_h3.core.conditions import AUDIO, IMAGE, KEYFRAME, VIDEO, Condition
 from minimax_h3.core.constants import (
     AUDIO_FLOW_SHIFT,
     AUDIO_HOP_SAMPLES,
+    CANVAS_MULTIPLE,
     TASK_FL2VA,
     TASK_REF2VA,
     TASK_T2VA,
+    VAE_TAIL_FRAMES,
     VIDEO_FLOW_SHIFT,
     Modality,
 )
-from minimax_h3.core.lengths import audio_latents_from_frames
+from minimax_h3.core.errors import InvalidRequestError
+from minimax_h3.core.lengths import align_frames_up, audio_latents_from_frames
 from minimax_h3.core.plan import Plan, build_plan
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.denoise.session import pack
@@ -37,6 +43,7 @@ from minimax_h3.text.vision_rules import VisionRules, load_vision_rules
 
 _PROMPT_BYTES = {True: 168, False: 136}  # longest prompt, with references and without
 _ROUND = 8  # attention kernels like row counts that divide by it
+Ints: TypeAlias = NDArray[np.int64]
 _ANCHORS = {"first": 0, "last": -1}
 
 TEXT, FIRST, LAST, BOTH = "text", "first", "last", "both"
@@ -64,6 +71,26 @@ class Format:
     def name(self) -> str:
         """`128x128x124`."""
         return f"{self.width}x{self.height}x{self.num_frames}"
+
+
+def parse_sizes(text: str) -> tuple[Format, ...]:
+    """`128x128x124,192x128x124` to sizes; empty text to none.
+
+    Raises:
+        InvalidRequestError: a word of another form, or a size that the model cannot make.
+    """
+    sizes = []
+    for word in filter(None, text.split(",")):
+        match = re.fullmatch(r"(\d{2,4})x(\d{2,4})x(\d{1,3})", word)
+        width, height, frames = map(int, match.groups()) if match else (0, 0, 0)
+        legal = width and not width % CANVAS_MULTIPLE and not height % CANVAS_MULTIPLE
+        if not legal or frames != align_frames_up(frames) or frames <= VAE_TAIL_FRAMES:
+            raise InvalidRequestError(
+                f"size: {word!r} is not legal; legal: WIDTHxHEIGHTxFRAMES, sides multiples of "
+                f"{CANVAS_MULTIPLE}, frames 17 n + 5"
+            )
+        sizes.append(Format(width, height, frames))
+    return tuple(sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,15 +217,15 @@ class Presenter:
         }
         self._templates: dict[int, Template] = {}
 
-    def present(self, prompt: str) -> tuple[np.ndarray, np.ndarray]:
+    def present(self, prompt: str) -> tuple[Ints, Ints]:
         """Token ids and modality tags, as `preprocess` makes them."""
         return present_request(prompt, self._blocks, self._tokenizer)
 
-    def layout(self, tags: np.ndarray) -> PackedLayout:
+    def layout(self, tags: Ints) -> PackedLayout:
         """The packed sequence, as a session makes it."""
         return pack(self.kind.plan(len(tags)), torch.from_numpy(tags))
 
-    def template(self, token_ids: np.ndarray, tags: np.ndarray) -> Template:
+    def template(self, token_ids: Ints, tags: Ints) -> Template:
         """The template of a presentation of this length."""
         length = len(token_ids)
         if length not in self._templates:
@@ -213,7 +240,7 @@ class Presenter:
             )
         return self._templates[length]
 
-    def _text_positions(self, token_ids: np.ndarray) -> Tensor:
+    def _text_positions(self, token_ids: Ints) -> Tensor:
         ids = torch.from_numpy(token_ids)
         shown = [block for block in self._blocks if block.sampled_frames]
         grids = {

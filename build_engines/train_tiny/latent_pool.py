@@ -1,4 +1,4 @@
-"""A pool of encoded clips on the device: made once at the start of a piece, drawn from ever after."""
+"""A pool of encoded clips on the device: made at the start of a piece, drawn from ever after."""
 
 import json
 import time
@@ -15,6 +15,7 @@ from build_engines.train_tiny.captions import caption
 from build_engines.train_tiny.documents import CLIP, PICTURE, REFERENCE_TASKS, VOICE, Format
 from build_engines.train_tiny.fast_encoder import encode_moments
 from build_engines.train_tiny.picture import render_frames
+from build_engines.train_tiny.references import CLIP as CLIP_REFERENCE
 from build_engines.train_tiny.references import (
     CLIP_FRAMES,
     PICTURE_AND_TONE,
@@ -22,7 +23,6 @@ from build_engines.train_tiny.references import (
     draw_reference,
     reference_sound,
 )
-from build_engines.train_tiny.references import CLIP as CLIP_REFERENCE
 from build_engines.train_tiny.references import PICTURE as PICTURE_REFERENCE
 from build_engines.train_tiny.scenes import Scene, draw_scene, to_tensors
 from build_engines.train_tiny.sound import render_sound
@@ -119,9 +119,11 @@ class Encoders:
         whole = max(0, length - VAE_TAIL_FRAMES) if length > 1 else 0
         parts = []
         if whole:
-            clips = pixels[:, :, :whole].unflatten(2, (-1, VAE_CLIP_FRAMES)).transpose(1, 2)
+            size = (*pixels.shape[:2], -1, VAE_CLIP_FRAMES, *pixels.shape[3:])
+            clips = pixels[:, :, :whole].reshape(size).transpose(1, 2)
             moments = encode_moments(self._video, clips.flatten(0, 1), self._dtype)
-            parts.append(moments.unflatten(0, (count, -1)).transpose(1, 2).flatten(2, 3))
+            by_clip = moments.view(count, -1, *moments.shape[1:])
+            parts.append(by_clip.transpose(1, 2).flatten(2, 3))
         parts.append(encode_moments(self._video, pixels[:, :, whole:], self._dtype))
         latents, log_variance = torch.cat(parts, dim=2).chunk(2, dim=1)
         if sampled:
@@ -134,7 +136,8 @@ class Encoders:
         """Rows of sounds [N, 2, samples], fp32 [N, 2 A, 32]."""
         latents = self._audio.encode(waves.flatten(0, 1)[:, None]).latent_dist.mode()
         middle, spread = (value.view(-1, 1) for value in self._audio_statistics)
-        stereo = ((latents - middle) / spread).unflatten(0, (-1, AUDIO_CHANNELS))
+        normalised = (latents - middle) / spread
+        stereo = normalised.view(-1, AUDIO_CHANNELS, *latents.shape[1:])
         return torch.stack([audio_to_rows(each) for each in stereo])
 
     def seen(self, pictures: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -218,8 +221,7 @@ def _references(
 ) -> tuple[list[Tensor], list[tuple[str, ...]]]:
     canvas = (form.width, form.height)
     drawn = [
-        draw_reference(seed, index, _REFERENCES[task], canvas, form.num_frames)
-        for index in indices
+        draw_reference(seed, index, _REFERENCES[task], canvas, form.num_frames) for index in indices
     ]
     frames, waves = _targets(encoders, form, [each.target for each in drawn])
     shown, heard, seen = _reference_media(encoders, form, task, drawn)
@@ -253,4 +255,4 @@ def _reference_media(
     every = shown[:, :, ::PRESENTED_FRAME_STEP]
     if every.shape[2] % VISION_PAIR_FRAMES:
         every = torch.cat((every, every[:, :, -1:]), dim=2)
-    return shown, heard, list(every.split(VISION_PAIR_FRAMES, dim=2))
+    return shown, heard, list(torch.split(every, VISION_PAIR_FRAMES, dim=2))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from build_engines.train_tiny.curves import write_curves
+
 _GRAPH_WARM_UP = 3
 
 
@@ -61,7 +62,9 @@ _Batch = TypeVar("_Batch", bound=Batch)
 class Learner(Protocol[_Batch]):
     """A model in training."""
 
-    module: nn.Module
+    @property
+    def module(self) -> nn.Module:
+        """Its parameters are trained."""
 
     def kind_of(self, step: int) -> str:
         """Which kind of batch a step takes."""

@@ -97,7 +97,9 @@ class TextModel(nn.Module):
         rows, columns = height // VISION_PATCH_PIXELS, width // VISION_PATCH_PIXELS
         grid = torch.tensor([[1, rows, columns]] * count, device=frames.device)
         out = self.model.visual(patches(frames).flatten(0, 1), grid_thw=grid)
-        taps = torch.stack([tap.view(count, -1, tap.shape[-1]) for tap in out.deepstack_features], 1)
+        taps = torch.stack(
+            [tap.view(count, -1, tap.shape[-1]) for tap in out.deepstack_features], 1
+        )
         return Seen(out.pooler_output.view(count, -1, taps.shape[-1]), taps)
 
 

@@ -41,6 +41,6 @@ def test_the_second_transformer_starts_from_the_first(
 
 
 def test_bad_formats_are_named(vaes: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["dit", "x", "--vaes", str(vaes), "--device", "cpu", "--formats", "128:1"]
+    words = ["dit", "x", "--vaes", str(vaes), "--device", "cpu", "--formats", "128x128x124"]
     assert main(words) == 1
-    assert "--formats: '128:1' is not legal; legal: WxHxF:SHARE" in capsys.readouterr().err
+    assert "--formats: '128x128x124' is not legal; legal: WxHxF:SHARE" in capsys.readouterr().err

@@ -44,9 +44,7 @@ def encoders(vaes: Path) -> Encoders:
 
 
 def learner_of(encoders: Encoders, tasks, count: int = 4, batch: int = 4) -> DitLearner:
-    pools = {
-        (TOY, task): fill_pool(encoders, TOY, task, 1, count, chunk=2) for task in tasks
-    }
+    pools = {(TOY, task): fill_pool(encoders, TOY, task, 1, count, chunk=2) for task in tasks}
     options = LearnerOptions(batch=batch, evaluation=2)
     return DitLearner(TextAndTransformer(0), CPU, pools, pools, options)
 

@@ -34,8 +34,8 @@ from minimax_h3.packing.batch import pack_batch
 from minimax_h3.schedules.sigma import SigmaSchedule
 from minimax_h3.text.presentation import blocks_of, present_request
 from minimax_h3.text.tokenizer import load_tokenizer
-from minimax_h3.text.vision_pixels import pack_pixels
 from minimax_h3.text.vision_inputs import vision_inputs
+from minimax_h3.text.vision_pixels import pack_pixels
 from minimax_h3.text.vision_rules import load_vision_rules
 
 SMALL = Format(64, 32, 22)
@@ -133,9 +133,7 @@ def test_rows_positions_tags_and_velocities_are_those_of_the_packed_batch(
     times = class_times(torch.tensor([0.1, 0.7]), torch.tensor([0.3, 0.9]))
     packed = pack_batch(layouts)
     with torch.no_grad():
-        ours = velocities(
-            networks.transformer, batch.rows(presenter.places), text, streams, times
-        )
+        ours = velocities(networks.transformer, batch.rows(presenter.places), text, streams, times)
         served = networks.transformer(
             streams[Modality.VIDEO].flatten(0, 1),
             streams[Modality.AUDIO].flatten(0, 1),
@@ -166,9 +164,7 @@ def test_noise_levels_are_those_of_the_schedule() -> None:
         assert torch.allclose(shifted(points, shift), expected, atol=1e-6)
 
 
-def test_the_tower_sees_what_serving_shows_it(
-    networks: TextAndTransformer, tmp_path: Path
-) -> None:
+def test_the_tower_sees_what_serving_shows_it(networks: TextAndTransformer, tmp_path: Path) -> None:
     kind = Kind("first", Format(128, 64, 22))
     write_files(tmp_path, model_configs.processor())
     frame = np.random.default_rng(0).integers(0, 256, (64, 128, 3), dtype=np.uint8)
@@ -193,6 +189,4 @@ def test_the_tower_sees_what_serving_shows_it(
             batch.token_ids[:1], batch.text_positions[:, :1], presenter.pads, seen
         )
         served = networks.text.model(input_ids=ids[None], use_cache=False, **inputs)
-    assert torch.allclose(
-        features[0, : len(ids)], served.last_hidden_state[0], atol=1e-4
-    )
+    assert torch.allclose(features[0, : len(ids)], served.last_hidden_state[0], atol=1e-4)
