@@ -17,7 +17,12 @@ TEXT_LAYERS = 50  # what the transformer reads, and no layer more
 WORKING_LAYERS = 10
 PICTURE_PIXELS = (1024, 65_536)  # a picture of 128x128 is seen as it is: 16 tokens
 
-CANVAS: Json = {"short_edge": 128, "max_area": 128 * 192, "reference_short_edge": 128}
+CANVAS: Json = {
+    "short_edge": 128,
+    "max_area": 128 * 192,
+    "reference_short_edge": 128,
+    "ratio": "1:1",
+}
 """The canvas rule that the checkpoint states: clips, keyframes and references are small."""
 
 DIT = DiTConfig(
