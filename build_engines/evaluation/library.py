@@ -1,7 +1,9 @@
 """Clips by the library alone: the serving code of every stage, without a server."""
 
 import hashlib
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -115,6 +117,7 @@ class Library:
         cuda = torch.cuda.is_available()
         name = profile.device if profile.device != "auto" else "cuda:0" if cuda else "cpu"
         self._device = torch.device(name)
+        self._cores = len(os.sched_getaffinity(0))
         on_gpu = self._device.type == "cuda"
         dtype = profile.dtype if profile.dtype != "auto" else "bf16" if on_gpu else "fp32"
         if dtype not in _DTYPES:
@@ -164,6 +167,10 @@ class Library:
         task = TASK_REF2VA if case.task in REFERENCE_TASKS else TASK_FL2VA
         if task not in self._runtimes:
             raise InvalidRequestError(f"task {task}: the checkpoint has no partition for it")
+        with _threads(self._cores):
+            return self._generate(task, case)
+
+    def _generate(self, task: str, case: Case) -> Clip:
         conditions = case.kind.conditions
         blocks = blocks_of(conditions, self._rules)
         ids, tags = present_request(case.prompt, blocks, self._tokenizer)
@@ -218,8 +225,20 @@ class Library:
         for step in range(session.num_forwards):
             session.step(step)
         video, audio = session.latents()
-        frames = np.concatenate(list(self._video.decode_clips(video)))
-        return Clip(frames, self._audio.decode(audio))
+        with _threads(self._cores // 2):  # a server decodes picture and sound at the same time
+            frames = np.concatenate(list(self._video.decode_clips(video)))
+            return Clip(frames, self._audio.decode(audio))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Another number of CPU threads; sums split among them round differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, count))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _sampled(frames: Frames, block: Block) -> Frames:
