@@ -178,6 +178,8 @@ def fill_pool(
         made, texts = make(encoders, form, task, seed, indices)
         chunks.append([part.half() for part in made])
         prompts += texts
+        if encoders.device.type == "cuda":
+            torch.cuda.synchronize()  # or the clock would count what is asked for, not what is done
         if time.monotonic() - began > seconds:
             break
     pool = Pool(prompts, *(torch.cat(parts) for parts in zip(*chunks, strict=True)))
