@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from build_engines.h3_tiny import part_sizes
 from build_engines.train_tiny import model_configs
@@ -147,3 +148,16 @@ def test_levels_of_conditions() -> None:
     levels = held_sigmas(Modality.VIDEO, 2, 4, torch.tensor([0.5]))
     assert levels[0].tolist() == pytest.approx([0.001, 0.001, 0.5, 0.5])
     assert held_sigmas(Modality.AUDIO, 1, 2, torch.tensor([0.5]))[0].tolist() == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("task", ["text", *REFERENCE_TASKS])
+def test_a_step_reads_no_value_back(task: str, encoders: Encoders) -> None:
+    """A CUDA graph cannot hold a step that asks for a number; fake tensors have none to give."""
+    learner = learner_of(encoders, [task], count=2, batch=2)
+    for kind in learner._sources:
+        batch = learner.draw(kind, 0)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            losses = learner.losses(kind, batch)
+            torch.autograd.backward(losses["total"])
+            with pytest.raises(DataDependentOutputException):
+                losses["total"].item()
