@@ -28,10 +28,12 @@ lock: setup ## resolve all packages anew into requirements/lock.txt
 	@requirements/lock.sh
 	@requirements/install.sh
 
-checkpoint: setup ## write the tiny random checkpoint, if it is not there
-	@[ -e $(TINY)/Ref2VA ] || { \
+checkpoint: setup ## write the tiny random checkpoint, unless this version's is there
+	@made=$$(cat build_engines/tiny_*.py | sha256sum); \
+	[ "$$(cat $(TINY)/.made-by 2>/dev/null)" = "$$made" ] || { \
 	  rm -rf $(TINY) $(TINY).part; \
-	  $(PY) -m build_engines tiny $(TINY).part && mv $(TINY).part $(TINY); }
+	  $(PY) -m build_engines tiny $(TINY).part && echo "$$made" >$(TINY).part/.made-by \
+	    && mv $(TINY).part $(TINY); }
 
 demo: checkpoint ## one clip from nothing: server, h3 generate, h3 check, server stopped
 	@exec $(PY) -m h3_client.demo --checkpoint $(TINY)

@@ -75,13 +75,14 @@ def running_server(
         DemoError: it did not become ready.
     """
     folder = run_dir / f"demo-{uuid.uuid4().hex[:8]}"
-    words = ["--checkpoint", str(checkpoint), "--run-dir", str(folder), *options]
+    words = ["--checkpoint", str(checkpoint), "--run-dir", str(folder), "--stop-with-stdin"]
+    words += options
     for service in ("http", "grpc", "metrics"):
         words += [f"--{service}-port", "0"]
     # A session of its own: Ctrl-C reaches this process only, which then stops the server in order.
     server = subprocess.Popen(
         [*SERVE, *words],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,  # ends with this process, whatever ends it
         start_new_session=True,
     )
     try:
@@ -128,6 +129,8 @@ def _stop(server: "subprocess.Popen[bytes]", folder: Path) -> None:
                 with suppress(ProcessLookupError):
                     os.killpg(group, signal.SIGKILL)
         server.wait()
+    if server.stdin is not None:
+        server.stdin.close()
 
 
 def _h3(*words: str) -> None:

@@ -14,6 +14,9 @@ _BACKEND_PREFIX = re.compile(
     r"^Failed to process the request\(s\) for model (?:instance )?'[^']*', message: (?:\w+: )?"
 )
 _BACKEND_TRACE = re.compile(r"\n+At:\n(?:.*\n?)*$")
+# Triton's words for a model whose processes are being replaced.
+_AWAY = re.compile(r"has no available versions|Model '[^']*' is not ready|is not healthy")
+RETRY = "the server is giving a model new processes; retry after 5 s"
 
 
 class H3ClientError(Exception):
@@ -32,6 +35,17 @@ class H3ClientError(Exception):
         self.status = status
         self.message = message
         self.kind = kind
+
+
+def server_error(status: str, message: str) -> H3ClientError:
+    """The error of a server's answer; a model that is away for a moment is UNAVAILABLE.
+
+    Triton says NOT_FOUND or INTERNAL then, which a caller takes for final.
+    """
+    text = clean_message(message)
+    if status in (NOT_FOUND, INTERNAL) and _AWAY.search(text):
+        return H3ClientError(UNAVAILABLE, f"{text}; {RETRY}")
+    return H3ClientError(status, text)
 
 
 def clean_message(message: str) -> str:

@@ -4,15 +4,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h3_client.errors import INVALID_ARGUMENT, H3ClientError
 from h3_client.media import FILE_FIELDS, encoded_files
+from minimax_h3.core.fields import FIELDS
+from minimax_h3.core.refusals import reason, refuse, shown, shown_name
 
-BYTES, BOOL, INT32, INT64, FP32 = "BYTES", "BOOL", "INT32", "INT64", "FP32"
+BYTES, BOOL, INT64, FP32 = "BYTES", "BOOL", "INT64", "FP32"
 OPTIONS = "OPTIONS"
 
 # Field -> tensor data type; the tensor is called like the field, in capitals, and has shape [1],
@@ -21,17 +22,17 @@ TENSOR_FIELDS = MappingProxyType(
     {
         "prompt": BYTES,
         "task": BYTES,
-        "width": INT32,
-        "height": INT32,
+        "width": INT64,
+        "height": INT64,
         "aspect_ratio": BYTES,
         "duration": FP32,
-        "num_frames": INT32,
-        "num_inference_steps": INT32,
+        "num_frames": INT64,
+        "num_inference_steps": INT64,
         "seed": INT64,
-        "num_outputs": INT32,
+        "num_outputs": INT64,
         "fps": FP32,
         "keyframes": BYTES,
-        "frame_indices": INT32,
+        "frame_indices": INT64,
         "references": BYTES,
         "start_time_seconds": FP32,
         "audio_mode": BYTES,
@@ -39,9 +40,8 @@ TENSOR_FIELDS = MappingProxyType(
     }
 )
 LIST_FIELDS = frozenset({*FILE_FIELDS, "frame_indices", "start_time_seconds"})
-_INT_TYPES: Mapping[str, type[np.signedinteger[Any]]] = MappingProxyType(
-    {INT32: np.int32, INT64: np.int64}
-)
+_LARGEST_INTEGER = 2**63 - 1
+_MAX_OPTIONS_SHOWN = 200  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ def text_input(name: str, text: str) -> InputTensor:
     try:
         encoded = text.encode()
     except UnicodeEncodeError as error:
-        reason = f"{name.lower()}: not valid Unicode ({error.reason})"
-        raise H3ClientError(INVALID_ARGUMENT, reason) from error
+        refusal = refuse(name.lower(), text, "text that is valid Unicode")
+        raise H3ClientError(INVALID_ARGUMENT, str(refusal)) from error
     return InputTensor(name, BYTES, np.array([encoded], dtype=np.object_))
 
 
@@ -90,8 +90,11 @@ def _options_json(options: Mapping[str, object]) -> str:
     try:
         return json.dumps(options, allow_nan=False)
     except (TypeError, ValueError) as error:
-        names = ", ".join(options)
-        raise H3ClientError(INVALID_ARGUMENT, f"options ({names}): not JSON: {error}") from error
+        names = ", ".join(f"{shown_name(name)} {shown(value)}" for name, value in options.items())
+        message = (
+            f"options: {names[:_MAX_OPTIONS_SHOWN]} is not JSON ({reason(error)}); legal: JSON"
+        )
+        raise H3ClientError(INVALID_ARGUMENT, message) from error
 
 
 def _tensor(name: str, value: object) -> InputTensor:
@@ -112,23 +115,19 @@ def _single(name: str, value: object) -> InputTensor:
         return text_input(name.upper(), value)
     if datatype == BOOL and isinstance(value, bool | np.bool_):
         return InputTensor(name.upper(), BOOL, np.array([value], dtype=np.bool_))
-    if datatype in _INT_TYPES and _is_whole(value, _INT_TYPES[datatype]):
-        return InputTensor(name.upper(), datatype, np.array([value], dtype=_INT_TYPES[datatype]))
+    if datatype == INT64 and _is_whole(value):
+        return InputTensor(name.upper(), INT64, np.array([value], dtype=np.int64))
     if datatype == FP32 and _is_single(value):
         return InputTensor(name.upper(), FP32, np.array([value], dtype=np.float32))
-    legal = {BYTES: "text", BOOL: "true or false", FP32: "a number that fits FP32"}.get(
-        datatype, f"a whole number that fits {datatype}"
-    )
-    raise H3ClientError(
-        INVALID_ARGUMENT, f"{name}: {repr(value)[:200]} is not legal; legal: {legal}"
-    )
+    field = FIELDS[name]
+    refusal = refuse(name, value, f"{field.legal} ({field.type_name}, as {datatype})")
+    raise H3ClientError(INVALID_ARGUMENT, str(refusal))
 
 
-def _is_whole(value: object, dtype: "type[np.signedinteger[Any]]") -> bool:
+def _is_whole(value: object) -> bool:
     if type(value) is bool or not isinstance(value, int | np.integer):
         return False
-    limits = np.iinfo(dtype)
-    return limits.min <= int(value) <= limits.max
+    return -_LARGEST_INTEGER - 1 <= int(value) <= _LARGEST_INTEGER
 
 
 def _is_single(value: object) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from h3_client.client import ACTIVE_STATES, GenerationResult
 from h3_client.connection import add_connection_arguments, connect
-from h3_client.errors import INVALID_ARGUMENT, NOT_FOUND, H3ClientError
+from h3_client.errors import NOT_FOUND, H3ClientError
 from h3_client.output_files import check_writable, clip_paths, write_atomically
 from h3_client.progress import JobProgress
 
@@ -27,13 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_connection_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the server's answer as JSON")
+    parser.set_defaults(usage_error=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask `jobs` and print its answer; 1 when the job is unknown or was not there to be stopped."""
     if (args.action == "list") != (args.id is None):
-        legal = "list, get ID, cancel ID, result ID"
-        raise H3ClientError(INVALID_ARGUMENT, f"{args.action} {args.id or ''}: legal: {legal}")
+        problem = "takes no ID" if args.id else "needs an ID"
+        args.usage_error(f"{args.action} {problem}; legal: list, get ID, cancel ID, result ID")
     with connect(args) as client:
         if args.action == "list":
             jobs = client.jobs()

@@ -1,14 +1,24 @@
 """Files of a request: what stands for one, read once and within the server's own limits."""
 
+import os
+import stat
 from pathlib import Path
 
 from h3_client.errors import INVALID_ARGUMENT, H3ClientError
 from minimax_h3.core.errors import InvalidRequestError
-from minimax_h3.core.limits import LIMITS, check
+from minimax_h3.core.limits import LIMITS, MEDIA_FORMATS, Limit, check
+from minimax_h3.core.refusals import reason, refuse, shown
 
 SERVER_FILE = "file:"  # a file that lies at the server, below the operator's media root
 FILE_FIELDS = ("keyframes", "references")
-_LARGEST = max(("picture_bytes", "video_bytes", "sound_bytes"), key=lambda name: LIMITS[name].high)
+# The largest file that may be meant; what kind it is, the server reads from its bytes.
+_LARGEST = {
+    "keyframes": LIMITS["picture_bytes"],
+    "references": max(
+        (LIMITS[f"{kind}_bytes"] for kind in ("picture", "video", "sound")),
+        key=lambda limit: limit.high,
+    ),
+}
 
 
 def encoded_files(name: str, value: object) -> list[bytes]:
@@ -25,28 +35,37 @@ def encoded_files(name: str, value: object) -> list[bytes]:
     elements = value if isinstance(value, list | tuple) else [value]
     try:
         check(name, len(elements), name)
-        files = [_encoded(f"{name}[{index}]", one) for index, one in enumerate(elements)]
+        files = [_encoded(name, index, one) for index, one in enumerate(elements)]
         check("request_bytes", sum(map(len, files)), name)
     except InvalidRequestError as error:
         raise H3ClientError(INVALID_ARGUMENT, str(error)) from error
     return files
 
 
-def _encoded(subject: str, element: object) -> bytes:
+def _encoded(name: str, index: int, element: object) -> bytes:
+    subject = f"{name}[{index}]"
     if isinstance(element, bytes):
         return element
     if isinstance(element, str) and element.startswith(SERVER_FILE):
-        return element.encode()
+        return element.encode(errors="surrogatepass")  # the server refuses it by name
     if not isinstance(element, Path):
-        raise H3ClientError(
-            INVALID_ARGUMENT,
-            f"{subject}: {repr(element)[:200]} is not legal; legal: bytes, a Path, or the text "
-            f"{SERVER_FILE}NAME of a file at the server",
-        )
+        legal = f"bytes, a Path, or the text {SERVER_FILE}NAME of a file at the server"
+        raise refuse(subject, element, legal)
     try:
-        if not element.is_file():
-            raise H3ClientError(INVALID_ARGUMENT, f"{subject}: there is no file {element}")
-        check(_LARGEST, element.stat().st_size, f"{subject} ({element})")
-        return element.read_bytes()
+        fault = _fault(element.stat(), _LARGEST[name])
+        encoded = b"" if fault else element.read_bytes()
     except OSError as error:
-        raise H3ClientError(INVALID_ARGUMENT, f"{subject}: {error}") from error
+        fault = f"cannot be read ({reason(error)})"
+    if fault:
+        path, legal = shown(str(element)), f"{_LARGEST[name].legal} of {', '.join(MEDIA_FORMATS)}"
+        raise InvalidRequestError(f"{subject}: {path} {fault}; legal: {legal}")
+    return encoded
+
+
+def _fault(facts: os.stat_result, limit: Limit) -> str:
+    """What is wrong with a file before it is read, or empty."""
+    if not stat.S_ISREG(facts.st_mode):
+        return "is a folder" if stat.S_ISDIR(facts.st_mode) else "is no regular file"
+    if not facts.st_size:
+        return "is empty"
+    return "" if limit.allows(facts.st_size) else f"has {facts.st_size:,} bytes"

@@ -13,6 +13,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -27,9 +28,11 @@ from h3_client.errors import (
     UNAVAILABLE,
     H3ClientError,
     clean_message,
+    server_error,
 )
 from h3_client.fields import InputTensor, encode_request, text_input
 from h3_client.results import GenerationResult, json_object
+from h3_client.transport import no_server
 
 STREAM_MODEL = "minimax_h3_stream"
 SILENCE_S = 4.5  # two heartbeats and some: after that the stream's process is dead
@@ -94,12 +97,14 @@ class ClipStream:
         """Send the request."""
         self._began = time.monotonic()
         self._client.start_stream(lambda result, error: self._received.put((result, error)))
-        self._client.async_stream_infer(
-            STREAM_MODEL,
-            [self._filled(tensor) for tensor in self._inputs],
-            request_id=self.request_id,
-            enable_empty_final_response=True,
-        )
+        # Of a connection that failed at once the first read tells why.
+        with suppress(self._grpc.InferenceServerException):
+            self._client.async_stream_infer(
+                STREAM_MODEL,
+                [self._filled(tensor) for tensor in self._inputs],
+                request_id=self.request_id,
+                enable_empty_final_response=True,
+            )
         return self
 
     def __exit__(
@@ -140,8 +145,16 @@ class ClipStream:
             raise H3ClientError(CONNECTION, message) from None
         if error is not None:
             self._ended = True
-            raise stream_error(str(error.message() or error))
+            raise self._told(error)
         return result
+
+    def _told(self, error: Any) -> H3ClientError:
+        """What ended the stream: only the connection's own errors have a status."""
+        text = str(error.message() or error)
+        status = str(error.status() or "").removeprefix("StatusCode.")
+        if status == UNAVAILABLE:
+            return no_server(self._url, "gRPC", text)
+        return server_error(status, text) if status else stream_error(text)
 
     def _result_of(self, response: Any) -> GenerationResult:
         clips = response.as_numpy("MP4")
@@ -162,6 +175,6 @@ def stream_error(text: str) -> H3ClientError:
     """The error of a stream's last response, with the status of its kind."""
     match = _KIND_AND_MESSAGE.fullmatch(text.strip())
     if match is None:
-        return H3ClientError(INTERNAL, clean_message(text))
+        return server_error(INTERNAL, text)
     status = STATUS_OF_KIND.get(match["kind"], INTERNAL)
     return H3ClientError(status, clean_message(match["message"]), kind=match["kind"])

@@ -26,10 +26,13 @@ from h3_client.errors import (
     UNAVAILABLE,
     H3ClientError,
     clean_message,
+    server_error,
 )
 from h3_client.fields import InputTensor
 
 CONNECT_TIMEOUT_S = 5.0
+PROTOCOL_TIMEOUT_S = 1.0
+HTTP2 = "\0\0"  # how a gRPC server's first frame begins, and no line of HTTP/1
 # Triton answers more frequent pings on a silent connection with GOAWAY (its limit is 300 s).
 KEEPALIVE_S = 330
 
@@ -77,8 +80,23 @@ class Transport(Protocol):
 
 
 def no_server(url: str, protocol: str, reason: object) -> H3ClientError:
-    """The error for a server that cannot be reached."""
+    """The error for a server that cannot be reached, or not in this protocol."""
+    if protocol == "gRPC" and _speaks_http(url):
+        advice = 'pass --http (in Python protocol="http") or the gRPC address, by default port 8001'
+        return H3ClientError(CONNECTION, f"{url} speaks HTTP and was spoken to in gRPC: {advice}")
     return H3ClientError(CONNECTION, f"no Triton server answers at {url} ({protocol}): {reason}")
+
+
+def _speaks_http(url: str) -> bool:
+    connection = http.client.HTTPConnection(url.partition("/")[0], timeout=PROTOCOL_TIMEOUT_S)
+    try:
+        connection.request("GET", "/v2/health/live")
+        connection.getresponse()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return True
 
 
 class GrpcTransport:
@@ -147,7 +165,7 @@ class GrpcTransport:
                 self.is_live()
             except H3ClientError as lost:
                 return H3ClientError(CONNECTION, f"{lost.message}; the request failed: {message}")
-        return H3ClientError(status, message)
+        return server_error(status, message)
 
 
 class HttpTransport:
@@ -224,11 +242,18 @@ class HttpTransport:
                 message = f"no answer from {self.url} within {timeout_s} s"
                 raise H3ClientError(DEADLINE_EXCEEDED, message) from error
             except (OSError, http.client.HTTPException) as error:
-                reason = str(error) or type(error).__name__
-                message = f"lost the Triton server at {self.url} (HTTP): {reason}"
-                raise H3ClientError(CONNECTION, message) from error
+                raise self._lost(error) from error
         json_bytes = response.headers.get("Inference-Header-Content-Length")
         return response.status, answer, None if json_bytes is None else int(json_bytes)
+
+    def _lost(self, error: Exception) -> H3ClientError:
+        if str(error).startswith(HTTP2):
+            advice = "leave out --http and http://, or pass the HTTP address, by default port 8000"
+            text = f"{self.url} speaks gRPC and was spoken to in HTTP: {advice}"
+        else:
+            reason = str(error) or type(error).__name__
+            text = f"lost the Triton server at {self.url} (HTTP): {reason}"
+        return H3ClientError(CONNECTION, text)
 
     def _connect(self) -> http.client.HTTPConnection:
         try:
@@ -261,4 +286,4 @@ def _http_error(code: int, body: bytes) -> H3ClientError:
         message = str(json.loads(text)["error"])
     except (ValueError, KeyError, TypeError):  # not Triton's form: a proxy in between answered
         message = f"HTTP {code}: {text[:200] or 'empty answer'}"
-    return H3ClientError(_STATUS_OF_HTTP.get(code, f"HTTP_{code}"), clean_message(message))
+    return server_error(_STATUS_OF_HTTP.get(code, f"HTTP_{code}"), message)

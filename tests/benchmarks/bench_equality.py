@@ -24,9 +24,9 @@ PROMPT = "a red ball bounces on a blue floor"
 
 REQUEST = {
     "PROMPT": np.array([PROMPT.encode()], dtype=object),
-    "WIDTH": np.array([WIDTH], np.int32),
-    "HEIGHT": np.array([HEIGHT], np.int32),
-    "NUM_FRAMES": np.array([FRAMES], np.int32),
+    "WIDTH": np.array([WIDTH], np.int64),
+    "HEIGHT": np.array([HEIGHT], np.int64),
+    "NUM_FRAMES": np.array([FRAMES], np.int64),
     "SEED": np.array([SEED], np.int64),
     "RETURN_FRAMES": np.array([True]),
     "OPTIONS": np.array([b'{"noise_recipe": "single_stream"}'], dtype=object),

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 REQUEST = {
     "PROMPT": np.array([b"a red ball bounces"], dtype=object),
-    "WIDTH": np.array([WIDTH], np.int32),
-    "HEIGHT": np.array([HEIGHT], np.int32),
-    "NUM_FRAMES": np.array([FRAMES], np.int32),
+    "WIDTH": np.array([WIDTH], np.int64),
+    "HEIGHT": np.array([HEIGHT], np.int64),
+    "NUM_FRAMES": np.array([FRAMES], np.int64),
     "RETURN_FRAMES": np.array([True]),
 }
 

@@ -2,13 +2,15 @@
 
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
 import pytest
+from fakes.small_references import write_repository
+from supervised import Supervised, supervised
 
 from minimax_h3.core.config import StageConfig
 from minimax_h3.serve.installation import wheel_folder
@@ -21,9 +23,10 @@ READY_TIMEOUT_S = 110.0  # below the test timeout, so that the reason is seen
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that is ready."""
+    """A server that is ready; `fresh_bytes` is what its models held before the first request."""
 
     process: ServerProcess
+    fresh_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def http_url(self) -> str:
@@ -44,6 +47,13 @@ class RunningServer:
     def stub_pids(self, model: str) -> list[int]:
         """Process ids of a model's instances."""
         return [stub.pid for stub in self.stubs().get(model, [])]
+
+    def resident_bytes(self) -> dict[str, int]:
+        """Memory that the processes of each model have for themselves."""
+        return {
+            name: sum(stub.memory_full_info().uss for stub in stubs)
+            for name, stubs in self.stubs().items()
+        }
 
     def inference_count(self, model: str) -> int:
         """Requests that reached a model, whatever became of them."""
@@ -94,16 +104,51 @@ def server(
         yield ready
 
 
+@pytest.fixture(scope="session")
+def media_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that requests to `combined_server` may name files of."""
+    return tmp_path_factory.mktemp("media")
+
+
+@pytest.fixture(scope="session")
+def combined_settings(
+    serve_settings: Callable[..., ServeSettings],
+    tiny_checkpoint: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    media_root: Path,
+) -> Callable[[str], ServeSettings]:
+    """Settings of a server of some task type; references are prepared small."""
+    repository = write_repository(tmp_path_factory.mktemp("small"))
+    return lambda task_type: serve_settings(
+        tiny_checkpoint,
+        repository,
+        task_type=task_type,
+        media_root=str(media_root),
+        running_jobs=3,
+        max_jobs=4,
+    )
+
+
+@pytest.fixture(scope="session")
+def combined_server(combined_settings: Callable[[str], ServeSettings]) -> Iterator[RunningServer]:
+    """A server with both DiTs."""
+    with running(combined_settings("combined"), in_haste=True) as ready:
+        yield replace(ready, fresh_bytes=ready.resident_bytes())
+
+
+@pytest.fixture(scope="session")
+def supervised_server(
+    tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Supervised]:
+    """`h3 serve` as a process of its own; it heals what tests hurt."""
+    folder = tmp_path_factory.mktemp("supervised")
+    with supervised(tiny_checkpoint, folder, "--test-step-delay-ms", "50") as serving:
+        yield serving
+
+
 @pytest.fixture
 def start_server() -> Iterator[Callable[[ServeSettings], RunningServer]]:
     """Starts servers of the test's own, which end by force when it is over."""
-    with ExitStack() as servers:
-        yield lambda settings: servers.enter_context(running(settings, in_haste=True))
-
-
-@pytest.fixture(scope="module")
-def start_shared_server() -> Iterator[Callable[[ServeSettings], RunningServer]]:
-    """As `start_server`, for all tests of a module."""
     with ExitStack() as servers:
         yield lambda settings: servers.enter_context(running(settings, in_haste=True))
 

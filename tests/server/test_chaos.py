@@ -19,7 +19,6 @@ from h3_client.client import H3Client, H3ClientError
 from minimax_h3.core.contracts import MODELS
 from minimax_h3.media.check import frame_hashes, sample_hash
 
-WHOLE_S = 1800  # the length of `make soak`; a shorter run does its share of the events
 EVENTS, REQUESTS, WARM = 500, 1000, 100
 GROWTH = 0.01  # of each process, after the warm requests
 GOOD = {"prompt": "a red ball", "width": 64, "height": 64, "num_inference_steps": 4}
@@ -123,33 +122,29 @@ class Chaos:
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_kills_cancels_bad_and_good_requests(
-    tiny_checkpoint: Path, tmp_path: Path, soak_seconds: int
+    supervised_server: Supervised, soak_seconds: int, whole_soak: bool
 ) -> None:
-    count = max(EVENTS * soak_seconds // WHOLE_S // 2, 15) if soak_seconds < WHOLE_S else EVENTS
+    serving = supervised_server
+    count = EVENTS if whole_soak else max(soak_seconds // 8, 10)
     rng = random.Random(1)
     events = [("good", "good", "bad", "cancel", "kill")[index % 5] for index in range(count)]
     rng.shuffle(events)
-    with supervised(tiny_checkpoint, tmp_path) as serving:
-        chaos = Chaos(serving, events)
-        with ThreadPoolExecutor(4) as pool:
-            for worker in [pool.submit(chaos.work, seed) for seed in range(4)]:
-                worker.result()
-        assert not chaos.surprises, chaos.surprises[:10]
-        assert serving.process.poll() is None
-        assert not serving.says("the server is started again")
-        assert hashes(serving.client().generate(**GOOD).mp4[0]) == chaos.alone
-        wait_for(lambda: serving.client().ping()["active"] == 0, 30)
-        wait_for(lambda: serving.sessions() == 0, 30)
+    chaos = Chaos(serving, events)
+    with ThreadPoolExecutor(4) as pool:
+        for worker in [pool.submit(chaos.work, seed) for seed in range(4)]:
+            worker.result()
+    assert not chaos.surprises, chaos.surprises[:10]
+    assert serving.process.poll() is None
+    assert not serving.says("the server is started again")
+    assert hashes(serving.client().generate(**GOOD).mp4[0]) == chaos.alone
+    wait_for(lambda: serving.client().ping()["active"] == 0, 30)
+    wait_for(lambda: serving.sessions() == 0, 30)
 
 
-@pytest.mark.soak
+@pytest.mark.whole_soak
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_memory_stays_flat_over_requests_in_a_row(
-    tiny_checkpoint: Path, tmp_path: Path, soak_seconds: int
-) -> None:
-    if soak_seconds < WHOLE_S:
-        pytest.skip(reason=f"{REQUESTS} requests in a row are for make soak")
+def test_memory_stays_flat_over_requests_in_a_row(tiny_checkpoint: Path, tmp_path: Path) -> None:
     request = GOOD | {"num_inference_steps": 3}
     # Kept results fill their folder on purpose; they are no leak.
     with supervised(tiny_checkpoint, tmp_path) as serving:

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 from fakes.small_media import clip, picture, sound
-from fakes.small_references import write_repository
 
 from h3_client.client import GenerationResult, H3Client, H3ClientError
 from minimax_h3.core.contracts import MODELS, models_of
@@ -34,28 +32,8 @@ CALLS = 1 + (POINTS - 1) + 1  # start, steps, end; a step may be asked again unt
 
 
 @pytest.fixture(scope="module")
-def settings(
-    serve_settings: Callable[..., ServeSettings],
-    tiny_checkpoint: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Settings:
-    """Settings of a server with that task type; references are prepared small."""
-    repository = write_repository(tmp_path_factory.mktemp("small"))
-    return lambda task_type: serve_settings(
-        tiny_checkpoint, repository, task_type=task_type, running_jobs=3, max_jobs=3
-    )
-
-
-@pytest.fixture(scope="module")
-def started(settings: Settings, start_shared_server: StartServer) -> tuple[Any, dict[str, int]]:
-    """A server with both DiTs, and its memory before any request."""
-    server = start_shared_server(settings("combined"))
-    return server, resident(server)
-
-
-@pytest.fixture(scope="module")
-def combined(started: tuple[Any, dict[str, int]]) -> Any:
-    return started[0]
+def combined(combined_server: Any) -> Any:
+    return combined_server
 
 
 def generate(server: Any, fields: dict[str, object]) -> GenerationResult:
@@ -106,39 +84,25 @@ def test_a_driving_audio_may_join_any_task(combined: Any) -> None:
     assert sounds != {sample_hash(generate(combined, {"task": "t2va"}).mp4[0])}
 
 
-@pytest.mark.parametrize(
-    ("task_type", "served", "refused"),
-    [("fl2va", ["t2va", "fl2va"], ["ref2va"]), ("ref2va", ["ref2va"], ["t2va", "fl2va"])],
-)
-def test_a_start_holds_what_its_task_type_needs_and_the_other_dit_costs_one_dit(
-    started: tuple[Any, dict[str, int]],
-    settings: Settings,
-    start_server: StartServer,
-    task_type: str,
-    served: list[str],
-    refused: list[str],
+def test_a_start_for_t2va_and_fl2va_holds_one_dit(server: Any) -> None:
+    check_task_type(server, "fl2va", ["t2va", "fl2va"], ["ref2va"])
+
+
+def test_a_start_for_ref2va_holds_one_dit_and_the_other_costs_one_dit(
+    combined: Any, combined_settings: Settings, start_server: StartServer
 ) -> None:
-    server = start_server(settings(task_type))
+    single = start_server(combined_settings("ref2va"))
+    extra = sum(combined.fresh_bytes.values()) - sum(single.resident_bytes().values())
+    assert extra == pytest.approx(combined.fresh_bytes["dit_fl2va"], abs=NOISE_BYTES)
+    check_task_type(single, "ref2va", ["ref2va"], ["t2va", "fl2va"])
+
+
+def check_task_type(server: Any, task_type: str, served: list[str], refused: list[str]) -> None:
     assert set(server.stubs()) == set(models_of(task_type))
     assert len(server.stubs()) == len(MODELS) - 1
-
-    (other,) = set(MODELS) - set(server.stubs())
-    extra = sum(started[1].values()) - sum(resident(server).values())
-    assert extra == pytest.approx(started[1][other], abs=NOISE_BYTES)
-
     for task in refused:
         with pytest.raises(H3ClientError) as refusal:
             generate(server, {"task": task, **REQUESTS[task]})
-        legal = ", ".join(["t2va", "fl2va"] if task_type == "fl2va" else ["ref2va"])
         assert f"task: '{task}' is not served here" in str(refusal.value)
-        assert f"legal: {legal}" in str(refusal.value)
-    last = served[-1]
-    assert generate(server, QUICK[last]).metadata["task"] == last
-
-
-def resident(server: Any) -> dict[str, int]:
-    """Memory that the processes of each model have for themselves, in bytes."""
-    return {
-        name: sum(stub.memory_full_info().uss for stub in stubs)
-        for name, stubs in server.stubs().items()
-    }
+        assert f"legal: {', '.join(served)}" in str(refusal.value)
+    assert generate(server, QUICK[served[-1]]).metadata["task"] == served[-1]

@@ -1,7 +1,6 @@
 """A process of a model dies or hangs: its jobs end, the others go on, the model serves again."""
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from h3_client.client import GenerationResult, H3ClientError
 from minimax_h3.media.check import frame_hashes, sample_hash
 from minimax_h3.serve.stubs import is_alive
 
-WHOLE_SOAK_S = 1800  # of `make soak`; `make test` takes shorter ways
 HEARS_S = 5.0  # the client of a job whose worker died
 SERVES_S = 30.0  # a quiet machine needs less than 10: docs/benchmarks.md
 pytestmark = pytest.mark.timeout(300)
@@ -24,13 +22,9 @@ HELD = ("text_encoder", "condition_encoder", "video_decoder", "audio_decoder", "
 
 
 @pytest.fixture(scope="module")
-def serving(
-    tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Supervised]:
-    folder = tmp_path_factory.mktemp("healing")
-    with supervised(tiny_checkpoint, folder, "--test-step-delay-ms", "50") as running:
-        running.client().generate(**REQUEST)
-        yield running
+def serving(supervised_server: Supervised) -> Supervised:
+    supervised_server.client().generate(**REQUEST)
+    return supervised_server
 
 
 def hashes(result: GenerationResult) -> tuple[object, str]:
@@ -57,8 +51,15 @@ def check_whole(serving: Supervised, model: str) -> None:
     assert all(is_alive(stub) for stub in serving.stubs(model))
 
 
-def test_an_idle_process_dies(serving: Supervised, soak_seconds: int) -> None:
-    models = SERVED if soak_seconds >= WHOLE_SOAK_S else ["minimax_h3_stream"]
+def _held() -> list[object]:
+    """`make test` takes the largest of them: every death takes a load of the model."""
+    marks = pytest.mark.whole_soak
+    return [pytest.param(name, marks=() if name == "video_decoder" else marks) for name in HELD]
+
+
+@pytest.mark.soak
+def test_an_idle_process_dies(serving: Supervised, whole_soak: bool) -> None:
+    models = SERVED if whole_soak else ["minimax_h3_stream"]
     for model in models:
         (victim, *_) = serving.stubs(model)
         assert kill(serving, model, victim) < SERVES_S
@@ -124,7 +125,7 @@ def test_jobs_dies_and_a_running_job_completes(serving: Supervised) -> None:
     check_whole(serving, "jobs")
 
 
-@pytest.mark.parametrize("model", HELD)
+@pytest.mark.parametrize("model", _held())
 def test_a_stage_dies_in_its_work(serving: Supervised, model: str) -> None:
     (victim,) = serving.stubs(model)
     victim.suspend()  # so that the job is in it for sure
@@ -152,6 +153,7 @@ def test_a_job_ahead_of_a_dead_stage_ends_at_once(serving: Supervised) -> None:
     check_whole(serving, "muxer")
 
 
+@pytest.mark.whole_soak
 def test_an_idle_process_hangs(serving: Supervised) -> None:
     before = serving.says("text_encoder: serves again")
     (victim,) = serving.stubs("text_encoder")
@@ -162,9 +164,9 @@ def test_an_idle_process_hangs(serving: Supervised) -> None:
 
 
 @pytest.mark.slow
-def test_a_long_step_is_no_hang(tiny_checkpoint: Path, tmp_path: Path, soak_seconds: int) -> None:
-    step_ms = 5000 if soak_seconds >= WHOLE_SOAK_S else 2000
-    words = ("--test-step-delay-ms", str(step_ms), "--hang-timeout", "1", "--silence-timeout", "30")
+@pytest.mark.whole_soak
+def test_a_long_step_is_no_hang(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    words = ("--test-step-delay-ms", "5000", "--hang-timeout", "1", "--silence-timeout", "30")
     with supervised(tiny_checkpoint, tmp_path, *words) as serving:
         result = serving.client().generate(**REQUEST | {"num_inference_steps": 4})
         assert result.mp4

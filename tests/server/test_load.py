@@ -18,7 +18,8 @@ from minimax_h3.media.check import frame_hashes
 TINY = {"width": 32, "height": 32, "num_frames": 107, "num_inference_steps": 4}
 
 
-def test_overload_rejects_the_excess_and_keeps_its_pace(module_server, soak_seconds: int) -> None:
+@pytest.mark.soak
+def test_overload_rejects_the_excess_and_keeps_its_pace(module_server, whole_soak: bool) -> None:
     places = 3
     server = module_server(running_jobs=places, max_jobs=places, test_step_delay_ms=100)
     client = H3Client(server.grpc_url)
@@ -41,7 +42,7 @@ def test_overload_rejects_the_excess_and_keeps_its_pace(module_server, soak_seco
         list(pool.map(closed_loop, range(places)))
     median = statistics.median(full)
     rate = 10 * places / median
-    duration = 60.0 if soak_seconds > 600 else 8.0
+    duration = 60.0 if whole_soak else 8.0
     told = report(run_load(send, rate, duration), rate, duration)
     print(median, told)  # noqa: T201
     assert told["failed"] == 0
@@ -80,8 +81,9 @@ def test_answers_never_cross_when_clients_give_up(wide_server) -> None:
     assert dit_status(server)["sessions"] == 0
 
 
-def test_many_at_once(wide_server, soak_seconds: int) -> None:
-    requests = 200 if soak_seconds > 600 else 24
+@pytest.mark.soak
+def test_many_at_once(wide_server, whole_soak: bool) -> None:
+    requests = 200 if whole_soak else 24
     server = wide_server
     client = H3Client(server.grpc_url)
     expected = frame_hashes(client.generate("p", **TINY).mp4[0])

@@ -2,19 +2,16 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import RunningServer, running
-from fakes.small_references import write_repository
+from conftest import RunningServer
 
 from h3_client.client import GenerationResult, H3Client, H3ClientError
 from h3_client.sample_media import MissingMediaError, clip, picture, speech
 from minimax_h3.core.request_page import page
 from minimax_h3.media.check import Expectation, check_mp4, frame_hashes, sample_hash
-from minimax_h3.serve.settings import ServeSettings
 
 SMALL = {"width": 64, "height": 64, "num_inference_steps": 4, "duration": 4.0}
 CAT, ROCKET, FACE = (picture(name) for name in ("chelsea.png", "rocket.jpg", "astronaut.png"))
@@ -32,22 +29,9 @@ MATRIX: dict[str, dict[str, object]] = {
 
 
 @pytest.fixture(scope="module")
-def server(
-    serve_settings: Callable[..., ServeSettings],
-    tiny_checkpoint: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[RunningServer]:
-    folder = tmp_path_factory.mktemp("media")
-    (folder / "cat.png").write_bytes(CAT.read_bytes())
-    settings = serve_settings(
-        tiny_checkpoint,
-        write_repository(tmp_path_factory.mktemp("repository")),
-        task_type="combined",
-        media_root=str(folder),
-        max_jobs=4,
-    )
-    with running(settings, in_haste=True) as ready:
-        yield ready
+def server(combined_server: RunningServer, media_root: Path) -> RunningServer:
+    (media_root / "cat.png").write_bytes(CAT.read_bytes())
+    return combined_server
 
 
 def generate(server: RunningServer, protocol: str = "grpc", **fields: object) -> GenerationResult:
@@ -171,9 +155,9 @@ def test_the_documented_example_runs(server: RunningServer) -> None:
     exec(definitions.replace("127.0.0.1:8001", server.grpc_url), names)
     tensor, made = names["tensor"], names["generate"]
     small = [
-        tensor("WIDTH", "INT32", np.int32, 64),
-        tensor("HEIGHT", "INT32", np.int32, 64),
-        tensor("NUM_INFERENCE_STEPS", "INT32", np.int32, 3),
+        tensor("WIDTH", "INT64", np.int64, 64),
+        tensor("HEIGHT", "INT64", np.int64, 64),
+        tensor("NUM_INFERENCE_STEPS", "INT64", np.int64, 3),
     ]
     cat, rocket = CAT.read_bytes(), ROCKET.read_bytes()
     files = [

@@ -1,4 +1,4 @@
-"""A stop with four jobs: grace, cancel, and nothing left."""
+"""Steps longer than the hang timeout, then a stop with four jobs: grace, cancel, nothing left."""
 
 import signal
 import time
@@ -19,10 +19,14 @@ GRACE_S = 4.0
 STOP_S = 15.0
 
 
-def test_stop_with_four_jobs(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    words = ("--test-step-delay-ms", "300", "--grace", f"{GRACE_S:g}")
+def test_a_long_step_is_no_hang_and_a_stop_with_four_jobs_is_clean(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    times = ("--test-step-delay-ms", "300", "--hang-timeout", "0.2", "--silence-timeout", "30")
+    words = (*times, "--grace", f"{GRACE_S:g}")
     with supervised(tiny_checkpoint, tmp_path, *words) as serving, ThreadPoolExecutor(5) as pool:
-        serving.client().generate(**REQUEST, num_inference_steps=2)
+        serving.client().generate(**REQUEST, num_inference_steps=4)
+        assert not serving.says("new process")  # a busy worker is never taken for dead
         steps = {"short": 2, "long-a": 50, "long-b": 50, "long-c": 50}
         jobs = {
             name: pool.submit(

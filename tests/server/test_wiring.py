@@ -26,7 +26,7 @@ STEP_DELAY_MS = 30
 KINDS = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "BOOL": bool, "BYTES": object}
 OPTIONAL = {
     "TASK": ("BYTES", b"fl2va"),
-    "WIDTH": ("INT32", 64),
+    "WIDTH": ("INT64", 64),
     "DURATION": ("FP32", 4.5),
     "SEED": ("INT64", 2**62 + 1),
     "RETURN_FRAMES": ("BOOL", True),

@@ -4,11 +4,16 @@ Running jobs take turns at the DiT step by step, so a job's end follows from the
 them have left and from what one step of each takes.
 """
 
-from collections import OrderedDict
+import statistics
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-NEWEST = 0.3  # weight of the newest measurement
+# An estimate is the median of the newest measurements, so that neither one slow step nor one slow
+# job moves it; five new ones of nine do.
+NEWEST = 9
+SURE = 3  # measurements before an estimate may refuse a job: the first ones are often cold
+REACH = 4.0  # times larger or smaller than a size that ran, to the same end
 KEPT_SIZES = 64
 
 
@@ -21,49 +26,72 @@ class Load:
     step_s: float
 
 
-class CostModel:
-    """Seconds of a forward and of the stages around the loop."""
+class SizeTable:
+    """Seconds of one kind of work by packed rows; the sizes used least recently are forgotten."""
 
     def __init__(self) -> None:
-        self._step_s: OrderedDict[int, float] = OrderedDict()
-        self._before_s: float | None = None
-        self._after_s_per_row: float | None = None
+        self._seconds: OrderedDict[int, deque[float]] = OrderedDict()
 
-    def learn_step(self, rows: int, seconds: float) -> None:
-        """One forward of `rows` packed rows, alone on the device."""
-        self._step_s[rows] = _mean(self._step_s.get(rows), seconds)
-        self._step_s.move_to_end(rows)
-        if len(self._step_s) > KEPT_SIZES:
-            self._step_s.popitem(last=False)
+    def __len__(self) -> int:
+        return len(self._seconds)
 
-    def learn_before(self, seconds: float) -> None:
-        """From admission to the first wait for a turn."""
-        self._before_s = _mean(self._before_s, seconds)
+    def learn(self, rows: int, seconds: float) -> None:
+        """One measurement."""
+        rows = max(rows, 1)
+        self._seconds.setdefault(rows, deque(maxlen=NEWEST)).append(seconds)
+        self._seconds.move_to_end(rows)
+        if len(self._seconds) > KEPT_SIZES:
+            self._seconds.popitem(last=False)
 
-    def learn_after(self, rows: int, seconds: float) -> None:
-        """From the last forward to the finished files; `rows` over all clips."""
-        self._after_s_per_row = _mean(self._after_s_per_row, seconds / max(rows, 1))
+    def estimate(self, rows: int, least: int, reach: float) -> float | None:
+        """Seconds at a size, scaled from the nearest that ran; None when nothing is known.
+
+        Args:
+            rows: the size.
+            least: measurements of a size that count as knowing it.
+            reach: how many times larger or smaller that size may be.
+        """
+        rows = max(rows, 1)
+        known = [size for size, seconds in self._seconds.items() if len(seconds) >= least]
+        nearest = min(known, key=lambda size: abs(size - rows), default=0)
+        if not nearest or not 1 / reach <= rows / nearest <= reach:
+            return None
+        return statistics.median_low(self._seconds[nearest]) * rows / nearest
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Seconds of a forward and of the stages around the loop.
+
+    Attributes:
+        steps: forwards, alone on the device.
+        after: from the last forward to the finished files; rows over all clips.
+        before: from admission to the first wait for a turn.
+        least, reach: what an estimate needs, see `SizeTable.estimate`.
+    """
+
+    steps: SizeTable = field(default_factory=SizeTable)
+    after: SizeTable = field(default_factory=SizeTable)
+    before: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
+    least: int = 1
+    reach: float = float("inf")
+
+    def sure(self) -> "CostModel":
+        """The same experience for a decision that cannot be taken back: only well-known costs."""
+        return replace(self, least=SURE, reach=REACH)
 
     def step_s(self, rows: int) -> float | None:
-        """One forward of `rows` rows; from the nearest size that ran, or None before any did."""
-        if rows in self._step_s:
-            return self._step_s[rows]
-        if not self._step_s:
-            return None
-        nearest = min(self._step_s, key=lambda known: abs(known - rows))
-        return self._step_s[nearest] * rows / max(nearest, 1)
+        """One forward of `rows` packed rows, or None before any did that tells."""
+        return self.steps.estimate(rows, self.least, self.reach)
 
     def before_s(self) -> float:
-        """Seconds before the first wait for a turn; 0 before any job got there."""
-        return self._before_s or 0.0
+        """Seconds before the first wait for a turn; 0 before jobs got there."""
+        known = len(self.before) >= self.least
+        return statistics.median_low(self.before) if known else 0.0
 
     def after_s(self, rows: int) -> float:
-        """Seconds after the last forward; 0 before any job was done."""
-        return (self._after_s_per_row or 0.0) * rows
-
-
-def _mean(before: float | None, newest: float) -> float:
-    return newest if before is None else before + NEWEST * (newest - before)
+        """Seconds after the last forward; 0 before any job was done that tells."""
+        return self.after.estimate(rows, self.least, self.reach) or 0.0
 
 
 def finish_times(running: Iterable[Load], waiting: Sequence[Load], places: int) -> dict[str, float]:

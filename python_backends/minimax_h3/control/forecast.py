@@ -43,7 +43,7 @@ def forecast(
 
 def load_of(job: Job, costs: CostModel) -> Load | None:
     """What is left of a job at the DiT, if its cost is known."""
-    step_s = job.step_s if job.step_s is not None else costs.step_s(job.rows)
+    step_s = costs.step_s(job.rows)
     return None if step_s is None else Load(job.job_id, job.steps_left, step_s)
 
 

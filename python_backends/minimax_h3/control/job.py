@@ -47,7 +47,6 @@ class Job:
         dit: the model that holds its session, or empty.
         loop_pid: the denoiser's process that runs its loop, or 0.
         streamed: a stream waits for it.
-        step_s: seconds of its newest forward, alone on the device.
         placed_at: when it got a place; for a queued job, when it joined the queue.
         stop: kind and message that every worker is told at its next word, or None.
         marks: what happened so far.
@@ -74,7 +73,6 @@ class Job:
     dit: str = ""
     loop_pid: int = 0
     streamed: bool = False
-    step_s: float | None = None
     stop: tuple[str, str] | None = None
     ended_at: float | None = None
     asked_turn_at: float | None = None

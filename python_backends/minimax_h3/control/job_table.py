@@ -33,6 +33,7 @@ from minimax_h3.control.operation import (
 )
 from minimax_h3.control.registry import Answer, JobRegistry, Limits
 from minimax_h3.core.errors import (
+    RETRY_AFTER_S,
     CancelledError,
     CapacityError,
     DeadlineRefusedError,
@@ -41,7 +42,6 @@ from minimax_h3.core.errors import (
     WorkerLostError,
 )
 
-RETRY_AFTER_S = 5.0
 STOPPING = "the server is stopping; retry when it is back"
 CLIENT_OPERATIONS = ("ping", "get", "list", "cancel", "timeline")
 
@@ -92,10 +92,10 @@ class JobTable:
         """
         name = operation.get("op")
         handler = self._operations.get(name) if isinstance(name, str) else None
-        legal = ", ".join(self._operations if trusted else CLIENT_OPERATIONS)
-        if handler is None:
-            raise InvalidRequestError(f"op: {str(name)[:50]!r} is not legal; legal: {legal}")
-        if not trusted and name not in CLIENT_OPERATIONS:
+        if handler is None or not (trusted or name in CLIENT_OPERATIONS):
+            legal = ", ".join(self._operations if trusted else CLIENT_OPERATIONS)
+            if handler is None:
+                raise InvalidRequestError(f"op: {str(name)[:50]!r} is not legal; legal: {legal}")
             raise NotAvailableError(f"op: {name!r} is for this server's own models; legal: {legal}")
         self._held.expire()
         return handler(operation)
@@ -169,7 +169,7 @@ class JobTable:
         expected = forecast(
             others,
             order,
-            self._held.costs,
+            self._held.costs.sure(),
             self._held.limits.running_jobs,
             self._held.clock(),
         ).get(job.job_id)
@@ -199,7 +199,7 @@ class JobTable:
             return {"go": False, "slot": None, "position": 0, **job.stop_answer()}
         if job.asked_turn_at is None:
             job.asked_turn_at = now
-            self._held.costs.learn_before(now - job.placed_at)
+            self._held.costs.before.append(now - job.placed_at)
         job.loop_pid = count(operation, "pid")
         if job.stage != "denoiser":
             job.stage, job.step, job.stage_steps = "denoiser", 0, job.num_steps
@@ -254,8 +254,7 @@ class JobTable:
         job.clip = count(operation, "clip")
         self._take_session(job, operation)
         if step_s is not None:
-            job.step_s = step_s
-            self._held.costs.learn_step(job.rows, step_s)
+            self._held.costs.steps.learn(job.rows, step_s)
         if job.stop is None:  # else the step that was announced is not begun
             job.mark(now)
         return job.stop_answer()
@@ -286,7 +285,7 @@ class JobTable:
         job = self._held.known(operation)
         if job.loop_ended_at is not None and job.state in ACTIVE:
             rows = job.rows * job.num_clips
-            self._held.costs.learn_after(rows, self._held.clock() - job.loop_ended_at)
+            self._held.costs.after.learn(rows, self._held.clock() - job.loop_ended_at)
         self._held.end(job, FINISHED, None)
         return {}
 
@@ -347,7 +346,7 @@ class JobTable:
     def _worker_lost(self, operation: Operation) -> Answer:
         """End the jobs that the dead or hung processes of a model were to serve.
 
-        Until `worker_back` no job gets a place, and without the DiT none gets a turn.
+        Until `worker_back` no job that needs the model gets a place, or a turn at that DiT.
         """
         model, pids = word(operation, "model"), numbers(operation, "pids")
         self._held.away.add(model)

@@ -171,20 +171,29 @@ class JobRegistry:
         return self.away & {*ENSEMBLE_STEPS, ROUTES.get(task, "")}
 
     def grant_places(self) -> None:
-        """Let queued jobs in while there is a free place."""
-        while not self.away and len(self.places) and self.count(*PLACED) < self.limits.max_jobs:
-            job = self.jobs[self.places.pop()]
+        """Let queued jobs in while there is a free place; not those that need a model in vain."""
+        blocked = self._blocked(self.places, self.missing_for)
+        while self.count(*PLACED) < self.limits.max_jobs:
+            job_id = self.places.pop(blocked)
+            if job_id is None:
+                return
+            job = self.jobs[job_id]
             job.state, job.stage, job.placed_at = RUNNING, "preprocess", self.clock()
             job.mark(job.placed_at)
 
     def grant_turns(self) -> None:
-        """Give free turns to the jobs that wait for one."""
-        if self.away & set(ROUTES.values()):
-            return  # the DiT is on its way
+        """Give free turns to the jobs that wait for one; those whose DiT is away go on waiting."""
+        blocked = self._blocked(self.turns, lambda task: self.away & {ROUTES.get(task, "")})
         taken = {job.slot for job in self.jobs.values()}
-        free = [slot for slot in range(self.limits.running_jobs) if slot not in taken]
-        for slot in free[: len(self.turns)]:
-            self.jobs[self.turns.pop()].slot = slot
+        for slot in range(self.limits.running_jobs):
+            job_id = self.turns.pop(blocked) if slot not in taken else None
+            if job_id is not None:
+                self.jobs[job_id].slot = slot
+
+    def _blocked(self, queue: TurnQueue, missing: Callable[[str], set[str]]) -> set[str]:
+        """Jobs of a queue whose task misses a model."""
+        waiting = queue.order() if self.away else ()
+        return {job_id for job_id in waiting if missing(self.jobs[job_id].task)}
 
     def stop(self, job: Job, error: H3Error) -> None:
         """Ask for the end of a job; one that nobody works on ends at once."""

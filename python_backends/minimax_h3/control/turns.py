@@ -1,12 +1,13 @@
 """Who is next: three priorities, and nobody waits for ever."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 MAX_PASSED_OVER = 10
 RANKS = ("low", "normal", "high")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     job_id: str
     rank: int
@@ -34,12 +35,20 @@ class TurnQueue:
         if job_id not in self:
             self._waiting.append(_Waiting(job_id, RANKS.index(priority)))
 
-    def pop(self) -> str:
-        """Take the next one out. Raises IndexError when nobody waits."""
-        best = _next_index(self._waiting)
-        for entry in self._waiting[:best]:
+    def pop(self, blocked: Container[str] = ()) -> str | None:
+        """Take the next one out; None when nobody can enter.
+
+        Args:
+            blocked: those that cannot enter now; they keep their place, and nobody overtakes them.
+        """
+        able = [entry for entry in self._waiting if entry.job_id not in blocked]
+        if not able:
+            return None
+        best = _next_index(able)
+        for entry in able[:best]:
             entry.passed_over += 1
-        return self._waiting.pop(best).job_id
+        self._waiting.remove(able[best])
+        return able[best].job_id
 
     def remove(self, job_id: str) -> None:
         """Leave without a turn."""
@@ -51,7 +60,7 @@ class TurnQueue:
         ahead._waiting = [
             _Waiting(entry.job_id, entry.rank, entry.passed_over) for entry in self._waiting
         ]
-        return [ahead.pop() for _ in range(len(ahead))]
+        return [job_id for _ in range(len(ahead)) if (job_id := ahead.pop())]
 
 
 def _next_index(waiting: list[_Waiting]) -> int:

@@ -5,10 +5,11 @@ import re
 from dataclasses import dataclass
 
 from minimax_h3.core.constants import CANVAS_MULTIPLE
-from minimax_h3.core.errors import InvalidRequestError
+from minimax_h3.core.refusals import refuse
 
 MAX_RATIO = 4.0
-MAX_SIDE = 8192
+MIN_SIDE, MAX_SIDE = CANVAS_MULTIPLE, 8192
+SIDE_LEGAL = f"multiples of {CANVAS_MULTIPLE} from {MIN_SIDE} to {MAX_SIDE}"
 RATIO_LEGAL = "W:H between 1:4 and 4:1 (for example 16:9, 9:16, 1:1)"
 
 
@@ -48,9 +49,7 @@ def canvas_from_ratio(aspect_ratio: str, rule: CanvasRule = RELEASED) -> tuple[i
     """
     match = re.fullmatch(r"(\d{1,5}(?:\.\d{1,4})?):(\d{1,5}(?:\.\d{1,4})?)", aspect_ratio, re.ASCII)
     if match is None or not float(match[1]) or not float(match[2]):
-        raise InvalidRequestError(
-            f"aspect_ratio: {aspect_ratio[:50]!r} is not legal; legal: {RATIO_LEGAL}"
-        )
+        raise refuse("aspect_ratio", aspect_ratio, RATIO_LEGAL)
     return canvas_from_size(float(match[1]), float(match[2]), rule)
 
 
@@ -60,9 +59,7 @@ def canvas_from_size(
     """Canvas of a source's own ratio, by the same rule; see `canvas_from_ratio`."""
     ratio = source_width / source_height
     if not 1 / MAX_RATIO <= ratio <= MAX_RATIO:
-        raise InvalidRequestError(
-            f"aspect_ratio: {source_width:g}:{source_height:g} is not legal; legal: {RATIO_LEGAL}"
-        )
+        raise refuse("aspect_ratio", f"{source_width:g}:{source_height:g}", RATIO_LEGAL)
     width, height = (
         (rule.short_edge * ratio, float(rule.short_edge))
         if ratio >= 1
@@ -89,12 +86,18 @@ def check_canvas(width: int, height: int) -> None:
         InvalidRequestError: names the side, its value and the legal range.
     """
     for name, side in (("width", width), ("height", height)):
-        if side % CANVAS_MULTIPLE or not CANVAS_MULTIPLE <= side <= MAX_SIDE:
-            raise InvalidRequestError(
-                f"{name}: {side} is not legal; legal: multiples of {CANVAS_MULTIPLE} from "
-                f"{CANVAS_MULTIPLE} to {MAX_SIDE}"
-            )
+        if side % CANVAS_MULTIPLE or not MIN_SIDE <= side <= MAX_SIDE:
+            raise refuse(name, side, f"{SIDE_LEGAL}; nearest: {_nearest(side)}")
     if not 1 / MAX_RATIO <= width / height <= MAX_RATIO:
-        raise InvalidRequestError(
-            f"width: {width} with height {height} is not legal; legal: a ratio between 1:4 and 4:1"
+        low = math.ceil(height / MAX_RATIO / CANVAS_MULTIPLE) * CANVAS_MULTIPLE
+        high = min(int(height * MAX_RATIO), MAX_SIDE)
+        raise refuse(
+            "width", width, f"{low}..{high} with height {height}, a ratio between 1:4 and 4:1"
         )
+
+
+def _nearest(side: int) -> str:
+    """The legal sides next to an illegal one, in words."""
+    inside = min(max(side, MIN_SIDE), MAX_SIDE)
+    below = inside // CANVAS_MULTIPLE * CANVAS_MULTIPLE
+    return f"{below}" if below == inside else f"{below} or {below + CANVAS_MULTIPLE}"

@@ -42,6 +42,7 @@ class StageConfig:
         cpu_threads: torch threads per process; 0 shares the cores between the models that compute
             at the same time.
         test_step_delay_ms: sleep added to every DiT step, for scheduling tests; 0 in service.
+        test_hang_at_step: the DiT sleeps for ever in this step, for tests; 0 in service.
         test_stage_delay_ms: sleep before the work of each other stage, for tests; 0 in service.
     """
 
@@ -63,6 +64,7 @@ class StageConfig:
     media_root: str = ""
     cpu_threads: int = 0
     test_step_delay_ms: float = 0.0
+    test_hang_at_step: int = 0
     test_stage_delay_ms: float = 0.0
 
     def __post_init__(self) -> None:
@@ -88,6 +90,7 @@ class StageConfig:
         _at_least("session_lease_s", self.session_lease_s, 1)
         _at_least("cpu_threads", self.cpu_threads, 0)
         _at_least("test_step_delay_ms", self.test_step_delay_ms, 0)
+        _at_least("test_hang_at_step", self.test_hang_at_step, 0)
         _at_least("test_stage_delay_ms", self.test_stage_delay_ms, 0)
 
     def parameters(self) -> dict[str, str]:

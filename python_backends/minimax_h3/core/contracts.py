@@ -140,23 +140,24 @@ REFERENCES = TensorSpec(
     optional=True,
 )
 REQUEST_INPUTS = (
+    # Whole numbers are INT64: Triton cuts a number of an HTTP body down to 32 bits without a word.
     # Optional for Triton only: without it an ensemble answers with a riddle, preprocess by name.
     TensorSpec("PROMPT", STRING, (1,), "what to make, used verbatim; required", optional=True),
     TensorSpec("TASK", STRING, (1,), "t2va, fl2va or ref2va; inferred when absent", optional=True),
-    TensorSpec("WIDTH", INT32, (1,), "canvas width in pixels, with HEIGHT", optional=True),
-    TensorSpec("HEIGHT", INT32, (1,), "canvas height in pixels, with WIDTH", optional=True),
+    TensorSpec("WIDTH", INT64, (1,), "canvas width in pixels, with HEIGHT", optional=True),
+    TensorSpec("HEIGHT", INT64, (1,), "canvas height in pixels, with WIDTH", optional=True),
     TensorSpec("ASPECT_RATIO", STRING, (1,), "W:H, on the 768 short edge", optional=True),
     TensorSpec("DURATION", FP32, (1,), "seconds", optional=True),
-    TensorSpec("NUM_FRAMES", INT32, (1,), "frames, aligned up to 17 n + 5", optional=True),
+    TensorSpec("NUM_FRAMES", INT64, (1,), "frames, aligned up to 17 n + 5", optional=True),
     TensorSpec(
-        "NUM_INFERENCE_STEPS", INT32, (1,), "sigma points; one forward fewer", optional=True
+        "NUM_INFERENCE_STEPS", INT64, (1,), "sigma points; one forward fewer", optional=True
     ),
     TensorSpec("SEED", INT64, (1,), "seed of the first clip", optional=True),
-    TensorSpec("NUM_OUTPUTS", INT32, (1,), "clips; clip i uses seed + i", optional=True),
+    TensorSpec("NUM_OUTPUTS", INT64, (1,), "clips; clip i uses seed + i", optional=True),
     TensorSpec("FPS", FP32, (1,), "must be 24", optional=True),
     KEYFRAMES,
     TensorSpec(
-        "FRAME_INDICES", INT32, (-1,), "0 (first) or -1 (last), one per keyframe", optional=True
+        "FRAME_INDICES", INT64, (-1,), "0 (first) or -1 (last), one per keyframe", optional=True
     ),
     REFERENCES,
     TensorSpec(

@@ -1,81 +1,83 @@
-"""The one exception tree of the product. Each class carries the Triton status it maps to."""
+"""The one exception tree of the product. Each class carries the gRPC status it maps to."""
 
 from types import MappingProxyType
 from typing import ClassVar
+
+RETRY_AFTER_S = 5.0  # what a caller is told who may try the same again
 
 
 class H3Error(Exception):
     """Base of every error that a caller may see.
 
     Attributes:
-        triton_code: name of the `TritonError` code the adapter answers with.
+        status: gRPC's word for it, in answers and in events.
         kind: machine-readable word for logs, metrics and events.
     """
 
-    triton_code: ClassVar[str] = "INTERNAL"
+    status: ClassVar[str] = "INTERNAL"
     kind: ClassVar[str] = "internal"
 
 
 class InvalidRequestError(H3Error):
     """The request is wrong and stays wrong; names the field, the value and the legal range."""
 
-    triton_code = "INVALID_ARG"
+    status = "INVALID_ARGUMENT"
     kind = "invalid_request"
 
 
 class NotAvailableError(H3Error):
     """The request is legal but this server cannot serve it (feature, partition or wheel absent)."""
 
-    triton_code = "INVALID_ARG"
+    status = "INVALID_ARGUMENT"
     kind = "not_available"
 
 
 class CapacityError(H3Error):
     """The server is full; the same request may succeed later."""
 
-    triton_code = "UNAVAILABLE"
+    status = "UNAVAILABLE"
     kind = "capacity"
 
 
 class CancelledError(H3Error):
     """The job was cancelled; the work stopped at the next boundary."""
 
-    triton_code = "CANCELLED"
+    status = "CANCELLED"
     kind = "cancelled"
 
 
 class DeadlineRefusedError(H3Error):
     """The job cannot meet its deadline with the work before it; refused before any work."""
 
-    triton_code = "UNAVAILABLE"
+    status = "UNAVAILABLE"
     kind = "deadline_refused"
 
 
 class DeadlineExceededError(H3Error):
     """The job's deadline passed; the work stopped at the next boundary."""
 
-    triton_code = "CANCELLED"
+    status = "CANCELLED"
     kind = "deadline_exceeded"
 
 
 class WorkerLostError(H3Error):
     """The process that worked on the job died or hung; the same request may succeed now."""
 
-    triton_code = "UNAVAILABLE"
+    status = "UNAVAILABLE"
     kind = "worker_lost"
 
 
 class UnknownResultError(H3Error):
     """A result that this server does not keep: never made, expired, or pushed out by newer ones."""
 
-    triton_code = "NOT_FOUND"
+    status = "NOT_FOUND"
     kind = "unknown_result"
 
 
 class UnknownSessionError(H3Error):
     """A DiT session id that this server does not hold: ended, dropped, or from before a restart."""
 
-    triton_code = "NOT_FOUND"
+    status = "NOT_FOUND"
     kind = "unknown_session"
 
 

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from minimax_h3.core.canvas import SIDE_LEGAL
 from minimax_h3.core.constants import TASKS, VIDEO_FPS
 from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
 from minimax_h3.core.lengths import align_frames_up
 from minimax_h3.core.limits import LIMITS
+from minimax_h3.core.refusals import refuse, shown, shown_name
 
 MIN_SECONDS, MAX_SECONDS = 4.0, 15.0
 MIN_FRAMES = round(MIN_SECONDS * VIDEO_FPS)  # requested, before alignment
@@ -74,8 +76,8 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
             "what to make",
         ),
         "task": Field(str, "one of " + ", ".join(TASKS), "what the files are for", "inferred"),
-        "width": Field(int, "multiple of 32, with height", "canvas width, pixels", "by ratio"),
-        "height": Field(int, "multiple of 32, with width", "canvas height, pixels", "by ratio"),
+        "width": Field(int, f"{SIDE_LEGAL}, with height", "canvas width, pixels", "by ratio"),
+        "height": Field(int, f"{SIDE_LEGAL}, with width", "canvas height, pixels", "by ratio"),
         "aspect_ratio": Field(
             str, "W:H between 1:4 and 4:1", "canvas on the 768 short edge", DEFAULT_RATIO
         ),
@@ -157,14 +159,6 @@ OTHER_NAMES: Mapping[str, str] = MappingProxyType(
 )
 
 
-def refuse(field: str, value: object, legal: str) -> InvalidRequestError:
-    """The error for a wrong value; a huge one is not echoed whole."""
-    # A float32 tensor's 3.9 is 3.9000000953674316, which nobody wrote; a whole float shows as one.
-    short = isinstance(value, float) and not value.is_integer()
-    shown = f"{value:g}" if short else repr(value)
-    return InvalidRequestError(f"{field}: {shown[:200]} is not legal; legal: {legal}")
-
-
 def parse_options(text: str) -> dict[str, object]:
     """Parse the OPTIONS tensor: one flat JSON object.
 
@@ -176,16 +170,26 @@ def parse_options(text: str) -> dict[str, object]:
         seen: dict[str, object] = {}
         for key, value in pairs:
             if key in seen:
-                raise InvalidRequestError(f"options: field {key!r} is given twice")
+                raise InvalidRequestError(
+                    f"options: field {shown(key)} is given twice, as {shown(seen[key])} and as "
+                    f"{shown(value)}; legal: once"
+                )
             seen[key] = value
         return seen
 
-    if len(text.encode()) > MAX_OPTIONS_BYTES:
-        raise InvalidRequestError(f"options: longer than {MAX_OPTIONS_BYTES} bytes")
+    size = len(text.encode(errors="surrogatepass"))
+    if size > MAX_OPTIONS_BYTES:
+        raise InvalidRequestError(
+            f"options: {size:,} bytes are not legal; legal: up to {MAX_OPTIONS_BYTES:,}"
+        )
     try:
         options = json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequestError(f"options: not JSON ({error}); legal: a JSON object") from error
+        # Python's own limits on digits and on depth speak of Python.
+        why = str(error) if isinstance(error, json.JSONDecodeError) else "too long or too deep"
+        raise InvalidRequestError(
+            f"options: {shown(text)} is not JSON ({why}); legal: a JSON object"
+        ) from error
     if not isinstance(options, dict):
         raise refuse("options", options, "a JSON object")
     return options
@@ -203,14 +207,18 @@ def check_types(raw: Mapping[str, object]) -> dict[str, object]:
 
 def _typed_field(name: str, value: object) -> object:
     if name in RESERVED_FIELDS:
-        raise NotAvailableError(f"{name}: reserved for a feature this version does not have")
+        raise NotAvailableError(
+            f"{name}: reserved for a feature this version does not have, {shown(value)} is not "
+            "legal; legal: absent"
+        )
     if name in MEANINGLESS_FIELDS:
         raise refuse(name, value, "absent; the model is guidance-distilled and has no use for it")
     if name in OTHER_NAMES:
         raise InvalidRequestError(f"{name}: not a field here; legal: {OTHER_NAMES[name]}")
     if name not in FIELDS:
         raise InvalidRequestError(
-            f"{name[:100]}: unknown request field; known fields: {', '.join(FIELDS)}"
+            f"{shown_name(name)}: unknown request field; legal: the known fields "
+            f"{', '.join(FIELDS)}"
         )
     if not FIELDS[name].is_list:
         return _typed(name, value)
@@ -231,8 +239,21 @@ def _typed(name: str, value: object) -> object:
         return number
     if field.kind is int and isinstance(value, int) and not isinstance(value, bool):
         return value
-    if field.kind in (str, bool, bytes) and isinstance(value, field.kind):
+    if field.kind is str and isinstance(value, str):
+        if not _is_unicode(value):
+            raise refuse(name, value, f"{field.legal}, in valid Unicode")
+        return value
+    if field.kind in (bool, bytes) and isinstance(value, field.kind):
         return value
     if field.kind is bytes:
         raise refuse(name, value, f"the bytes of a file, in the tensor {name.upper()}")
     raise refuse(name, value, f"{field.legal} ({field.type_name})")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether UTF-8 can carry a text: JSON can spell half of a character, a lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -12,8 +12,9 @@ from minimax_h3.core.canvas import RELEASED, CanvasRule, canvas_from_size
 from minimax_h3.core.conditions import AUDIO, DRIVING_AUDIO, IMAGE, VIDEO
 from minimax_h3.core.constants import TASK_REF2VA
 from minimax_h3.core.errors import InvalidRequestError
-from minimax_h3.core.fields import AUDIO_LOCK_SOURCE, refuse
+from minimax_h3.core.fields import AUDIO_LOCK_SOURCE
 from minimax_h3.core.limits import LIMITS, PICTURE_FORMATS, check
+from minimax_h3.core.refusals import refuse
 from minimax_h3.core.request import GenerationRequest
 
 _COUNTS = ((IMAGE, "images"), (VIDEO, "videos"), (AUDIO, "audios"))

@@ -41,10 +41,10 @@ from minimax_h3.core.fields import (
     PRIORITIES,
     X264_PRESETS,
     check_types,
-    refuse,
 )
 from minimax_h3.core.lengths import align_frames_up, frames_from_seconds
 from minimax_h3.core.limits import LIMITS, check
+from minimax_h3.core.refusals import refuse, shown
 
 # What `frame_indices` may say, by the number of keyframes; the first is the default.
 SIGNATURES: Mapping[int, tuple[tuple[int, ...], ...]] = {
@@ -225,14 +225,9 @@ def _prompt(given: Mapping[str, object]) -> str:
         raise InvalidRequestError(f"prompt: absent; legal: {legal}")
     if not isinstance(prompt, str) or not prompt.strip():
         raise refuse("prompt", prompt, legal)
-    try:
-        size = len(prompt.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidRequestError(
-            f"prompt: not valid Unicode ({error.reason}); legal: {legal}"
-        ) from error
+    size = len(prompt.encode())
     if size > MAX_PROMPT_BYTES:
-        raise InvalidRequestError(f"prompt: {size} bytes is not legal; legal: {legal}")
+        raise InvalidRequestError(f"prompt: {size:,} bytes are not legal; legal: {legal}")
     return prompt
 
 
@@ -277,7 +272,11 @@ def _client(given: Mapping[str, object]) -> str:
 
 def _frames(given: Mapping[str, object]) -> int:
     if "duration" in given and "num_frames" in given:
-        raise InvalidRequestError("duration: given together with num_frames; legal: one of the two")
+        raise refuse(
+            "duration",
+            given["duration"],
+            f"absent with num_frames, here {shown(given['num_frames'])}; one of the two",
+        )
     if "duration" in given:
         seconds = given["duration"]
         if not isinstance(seconds, float) or not MIN_SECONDS <= seconds <= MAX_SECONDS:

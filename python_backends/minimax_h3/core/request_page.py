@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from minimax_h3.core import limits
-from minimax_h3.core.contracts import REQUEST_INPUTS
+from minimax_h3.core.contracts import REQUEST_INPUTS, STRING
 from minimax_h3.core.fields import FIELDS, MEANINGLESS_FIELDS, OTHER_NAMES, RESERVED_FIELDS
 
 _PAGE = """# Requests
@@ -21,7 +21,8 @@ the legal range, before expensive work. Alignments that are stated here are repo
 ## Fields
 
 A field with a tensor of its own is sent as that tensor, shape `[1]`, a list as `[n]`; the rest go
-into the STRING tensor `OPTIONS`, one JSON object. Only `prompt` is required.
+into the BYTES tensor `OPTIONS`, one JSON object. Only `prompt` is required. Text is UTF-8. Whole
+numbers are INT64, so that a number in an HTTP body arrives as it was written, or is refused.
 
 {fields}
 - `duration` excludes `num_frames`; `width` and `height` go together and exclude `aspect_ratio`.
@@ -82,12 +83,15 @@ Seconds may exceed their limit by {slack:g} s, the rounding of containers and co
 
 ## Examples
 
-One a task, with the command line and with `tritonclient` alone.
+One a task, with the command line and with `tritonclient` alone. All give a size, small enough for a
+CPU; without one a clip has the canvas of the table above.
 
 ```bash
 .venv/bin/h3 generate "a fox in the snow" -o t2va.mp4 --width 128 --height 96
-.venv/bin/h3 generate "the cat turns into the rocket" -o fl2va.mp4 --first cat.png --last rocket.jpg
-.venv/bin/h3 generate "Picture 1 walks through Video 1" -o ref2va.mp4 --ref cat.png --ref street.mp4
+.venv/bin/h3 generate "the cat turns into the rocket" -o fl2va.mp4 --width 128 --height 96 \
+  --first cat.png --last rocket.jpg
+.venv/bin/h3 generate "Picture 1 walks through Video 1" -o ref2va.mp4 --width 128 --height 96 \
+  --ref cat.png --ref street.mp4
 ```
 
 ```python
@@ -105,10 +109,12 @@ def tensor(name, datatype, dtype, *values):
 
 def generate(prompt, *files):
     inputs = [tensor("PROMPT", "BYTES", object, prompt.encode()), *files]
+    inputs += [tensor(side, "INT64", np.int64, size) for side, size in SIZE.items()]
     answer = triton.InferenceServerClient("127.0.0.1:8001").infer("minimax_h3", inputs)
     return answer.as_numpy("MP4")[0]
 
 
+SIZE = {{"WIDTH": 128, "HEIGHT": 96}}
 cat, rocket, street = (Path(name).read_bytes() for name in ("cat.png", "rocket.jpg", "street.mp4"))
 t2va = generate("a fox in the snow")
 fl2va = generate("the cat flies", tensor("KEYFRAMES", "BYTES", object, cat, rocket))
@@ -123,18 +129,25 @@ ref2va = generate("Picture 1 in Video 1", tensor("REFERENCES", "BYTES", object, 
 | UNAVAILABLE | 503 | the server is full; the same request may succeed later |
 | CANCELLED | 400 | the job was cancelled; `jobs` tells it from a wrong request |
 | NOT_FOUND, INTERNAL | 404, 500 | the server is at fault; its log has the reason |
+
+Triton itself refuses what it cannot read, in words of its own: a tensor of another name, type or
+shape is HTTP 400; a body that is not JSON, or a value in it that is no number of its tensor's type,
+such as 64.0 or 2^63 for INT64, is HTTP 500, although the request is at fault.
 """
 
 
 def fields_table() -> str:
     """The fields as the documents print them."""
-    tensors = {spec.name for spec in REQUEST_INPUTS}
+    wire = {STRING: "BYTES"}  # what clients call it
+    tensors = {
+        spec.name: f"{spec.name}, {wire.get(spec.dtype, spec.dtype)}" for spec in REQUEST_INPUTS
+    }
     lines = [
         "| field | type | legal | default | meaning | sent as |",
         "|---|---|---|---|---|---|",
     ]
     for name, field in FIELDS.items():
-        sent_as = name.upper() if name.upper() in tensors else "OPTIONS"
+        sent_as = tensors.get(name.upper(), "OPTIONS")
         legal = field.legal.replace("one of ", "")
         lines.append(
             f"| `{name}` | {field.type_name} | {legal} | {field.default} | {field.meaning} "

@@ -9,6 +9,7 @@ import av
 
 from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.core.limits import LIMITS
+from minimax_h3.core.refusals import reason
 from minimax_h3.media.boxes import walk_boxes
 from minimax_h3.media.index_size import (
     MAX_INDEX_ENTRIES,
@@ -46,7 +47,7 @@ def opened(encoded: bytes, form: FileFormat, name: str) -> Iterator[Any]:
         ) as container:
             yield container
     except _DAMAGE as error:
-        raise damaged(form.name, name, getattr(error, "strerror", None) or str(error)) from error
+        raise damaged(form.name, name, reason(error)) from error
 
 
 def damaged(form: str, name: str, what: str) -> InvalidRequestError:

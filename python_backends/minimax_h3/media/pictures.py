@@ -15,6 +15,7 @@ from minimax_h3.core.canvas import RELEASED, CanvasRule
 from minimax_h3.core.constants import CANVAS_MULTIPLE
 from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.core.limits import LIMITS, check
+from minimax_h3.core.refusals import reason
 
 Pixels: TypeAlias = NDArray[np.uint8]
 
@@ -57,11 +58,11 @@ def _opened(encoded: bytes, form: str, name: str) -> Iterator[Image.Image]:
             yield image
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise InvalidRequestError(
-            f"{name}: decompression bomb ({error}); legal: {LIMITS['picture_pixels'].legal}"
+            f"{name}: decompression bomb ({reason(error)}); legal: {LIMITS['picture_pixels'].legal}"
         ) from error
     except _DAMAGE as error:
         raise InvalidRequestError(
-            f"{name}: damaged or truncated {form} ({error}); legal: a complete {form} file"
+            f"{name}: damaged or truncated {form} ({reason(error)}); legal: a complete {form} file"
         ) from error
 
 
@@ -127,7 +128,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         seen = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", seen.size, _WHITE), seen).convert("RGB")
-    return image.convert("RGB")
+    # Pillow would copy a picture that is RGB already: 36 MB of a large photo.
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def prepare_keyframe(picture: Image.Image, width: int, height: int, *, crop: bool) -> Pixels:

@@ -177,11 +177,15 @@ def _decoded(
         stream.codec_context.skip_frame = "NONREF" if skips else "DEFAULT"
         for frame in packet.decode():
             if frame.is_corrupt or frame.pts is None:
-                raise damaged(form.name, name, f"frame at {frame.time} s")
+                raise damaged(form.name, name, _place(frame))
             size = size or (frame.width, frame.height)
             if size != (frame.width, frame.height):
-                raise damaged(form.name, name, f"frames change size at {frame.time} s")
+                raise damaged(form.name, name, f"frames change size, {_place(frame)}")
             yield frame
+
+
+def _place(frame: Any) -> str:
+    return "a frame without a time" if frame.time is None else f"the frame at {frame.time:.4g} s"
 
 
 def _quarter_turns(frame: Any) -> int:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from minimax_h3.serve.settings import LOG_FORMATS, LOG_LEVELS, ServeSettings, ch
 
 SUMMARY = "Start tritonserver with the models of this repository."
 FAILED = 1
+STANDARD_INPUT = 0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: its terminal is gone
 
 
@@ -74,6 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=stage.test_step_delay_ms,
         help="for tests only: sleep this long in every DiT step",
     )
+    models.add_argument(
+        "--test-hang-at-step",
+        type=int,
+        default=stage.test_hang_at_step,
+        help="for tests only: the DiT hangs in this step of a job",
+    )
     server = parser.add_argument_group("server")
     server.add_argument("--host", default=serve.host, help="default %(default)s: this machine only")
     for service in ("http", "grpc", "metrics"):
@@ -109,6 +117,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"{meaning}; default %(default)g",
         )
     server.add_argument(
+        "--stop-with-stdin",
+        action="store_true",
+        help="stop when standard input ends: a program that starts this takes it along",
+    )
+    server.add_argument(
         "--print-command",
         action="store_true",
         help="start nothing; print a shell script that starts the same server without h3 serve",
@@ -138,6 +151,7 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         media_root=str(options.media_root.resolve()) if options.media_root else "",
         cpu_threads=options.cpu_threads,
         test_step_delay_ms=options.test_step_delay_ms,
+        test_hang_at_step=options.test_hang_at_step,
     )
     return ServeSettings(
         stage=stage,
@@ -166,13 +180,13 @@ def run(options: argparse.Namespace) -> int:
             checked = check_settings(settings, starts=False)
             print(prepare_launch(checked, os.environ).shell_text())
             return 0
-        return _serve(settings)
+        return _serve(settings, stop_with_stdin=options.stop_with_stdin)
     except H3Error as error:
         print(f"h3 serve: {error}", file=sys.stderr)
         return FAILED
 
 
-def _serve(settings: ServeSettings) -> int:
+def _serve(settings: ServeSettings, *, stop_with_stdin: bool) -> int:
     def say(line: str) -> None:
         if settings.log_format == "json":
             entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "message": line}
@@ -181,6 +195,9 @@ def _serve(settings: ServeSettings) -> int:
             print(f"h3 serve: {line}", flush=True)
 
     service = Service(settings, say)
+    if stop_with_stdin:
+        waiting = threading.Thread(target=_stop_at_end, args=(service.server,), daemon=True)
+        waiting.start()
     with _signals_stop(service.server):
         try:
             service.run()
@@ -188,6 +205,15 @@ def _serve(settings: ServeSettings) -> int:
         except ServerStoppedError as stopped:
             say(str(stopped))
     return 0
+
+
+def _stop_at_end(server: ServerProcess) -> None:
+    """Ask for a graceful stop when standard input ends."""
+    while os.read(
+        STANDARD_INPUT, 4096
+    ):  # not `sys.stdin`, whose lock must be free when Python exits
+        continue
+    server.stop_requested.set()
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class Healer:
 
         Of a model with weights every process is ended and gone before the new one starts. Of a
         model with several instances, which has no weights, those that live finish the jobs that
-        they run: Triton keeps them for the requests in flight and ends them afterwards.
+        they run: Triton keeps them for the requests in flight, `Retirement` ends them afterwards.
 
         Args:
             model: its name.
@@ -80,6 +80,7 @@ class Healer:
         self._end_jobs_of(model, [stub.pid for stub in doomed])
         try:
             self._api.unload(model)
+            old = {stub.pid for stub in [*before, *self._stubs(model)]}
             left = wait_gone(doomed, GONE_S)
             if left:
                 raise HealingError(f"{model}: process {left[0].pid} does not end")
@@ -89,11 +90,11 @@ class Healer:
         if not any(self._api.probe(model) for _ in range(PROBES)):
             raise HealingError(f"{model}: loaded again, but does not answer")
         self._tell_jobs({"op": "worker_back", "model": model})
-        old = {stub.pid for stub in before}
-        fresh = [
-            stub for stub in find_stubs(self._server_pid).get(model, []) if stub.pid not in old
-        ]
+        fresh = [stub for stub in self._stubs(model) if stub.pid not in old]
         return Healed(model, tuple(fresh), time.monotonic() - began)
+
+    def _stubs(self, model: str) -> list[psutil.Process]:
+        return find_stubs(self._server_pid).get(model, [])
 
     def _end_jobs_of(self, model: str, pids: list[int]) -> None:
         """Jobs of a dead worker end with an error instead of silence, and free their places."""

@@ -9,6 +9,7 @@ from minimax_h3.core.contracts import MODELS, PROBE_PARAMETER, WORKER_TOKEN_PARA
 from minimax_h3.core.errors import H3Error
 
 TIMEOUT_S = 5.0
+HTTP2 = "\0\0"  # how a gRPC server's first frame begins, and no line of HTTP/1
 WIRE_TYPES: Mapping[str, str] = {"STRING": "BYTES"}
 
 
@@ -110,6 +111,10 @@ class ServerApi:
             response = connection.getresponse()
             return response.status, response.read().decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
+            if str(error).startswith(HTTP2):
+                raise ServerApiError(
+                    f"{self._address} speaks gRPC; pass the HTTP address, by default port 8000"
+                ) from error
             reason = str(error) or type(error).__name__
             raise ServerApiError(f"{path}: no answer from {self._address}: {reason}") from error
         finally:

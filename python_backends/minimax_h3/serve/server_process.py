@@ -17,14 +17,13 @@ from typing import BinaryIO
 from minimax_h3.core.contracts import ENSEMBLE, WORKER_TOKEN_VARIABLE, models_of
 from minimax_h3.core.errors import H3Error
 from minimax_h3.serve import shared_memory
+from minimax_h3.serve.guardian import Guardian
 from minimax_h3.serve.launch import STACK_BYTES, Launch, prepare_launch
 from minimax_h3.serve.server_api import ServerApi
 from minimax_h3.serve.server_log import error_lines, loaded_models
 from minimax_h3.serve.settings import ServeSettings, check_settings
 
 POLL_S = 0.2
-# The server ends with us, whatever ends us; its stubs end with it by themselves.
-DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 # Tensors cross processes there; a full-size clip with its frames is several hundred MB, held twice.
 ENOUGH_SHARED_MEMORY = 2 * 2**30  # bytes
 
@@ -59,6 +58,7 @@ class ServerProcess:
         self._launch: Launch | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: BinaryIO | None = None
+        self._guardian: Guardian | None = None
         self.stop_requested = threading.Event()
         self.kill_requested = threading.Event()
 
@@ -125,17 +125,20 @@ class ServerProcess:
         self._launch = prepare_launch(check_settings(self._wanted), os.environ)
         self._launch.lay_out()
         self._claim_shared_memory(self._launch.run_id)
-        with self._launch.log_file.open("wb") as log, _large_stack():
+        with self._launch.log_file.open("wb") as log:
+            self._guardian = Guardian(self._launch.run_id, log)
             # A group of its own: Ctrl-C reaches only us, and stubs can be ended with the server.
-            self._process = subprocess.Popen(  # our own command line
-                (*_die_with_parent(self._announce), *self._launch.command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self._launch.environment},
-                pass_fds=(self._lock.fileno(),) if self._lock else (),
-                start_new_session=True,
-            )
+            with _large_stack():
+                self._process = subprocess.Popen(  # our own command line
+                    self._launch.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **self._launch.environment},
+                    pass_fds=(self._lock.fileno(),) if self._lock else (),
+                    start_new_session=True,
+                )
+        self._guardian.watch_over(self.pid)
         self._write_facts(ready=False)
         self._announce(f"tritonserver runs as process {self.pid}, log {self._launch.log_file}")
 
@@ -220,6 +223,8 @@ class ServerProcess:
         self._launch = None
         if self._lock is not None:
             self._lock.close()
+        if self._guardian is not None:
+            self._guardian.dismiss()
 
     def _claim_shared_memory(self, run_id: str) -> None:
         for abandoned in shared_memory.remove_abandoned():
@@ -276,13 +281,6 @@ class ServerProcess:
         whole = self.launch.facts_file.with_suffix(".part")
         whole.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         whole.replace(self.launch.facts_file)  # a reader never sees half of it
-
-
-def _die_with_parent(announce: Callable[[str], None]) -> tuple[str, ...]:
-    if shutil.which(DIE_WITH_PARENT[0]):
-        return DIE_WITH_PARENT
-    announce(f"warning: no {DIE_WITH_PARENT[0]} here; after kill -9 of h3 serve the server runs on")
-    return ()
 
 
 @contextmanager

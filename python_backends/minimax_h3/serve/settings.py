@@ -11,6 +11,7 @@ from minimax_h3.core.compatibility import check_start
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.contracts import MODELS
 from minimax_h3.core.errors import ConfigError
+from minimax_h3.serve.gpus import check_device
 from minimax_h3.weights.manifest import identify
 
 LOG_LEVELS = ("error", "warning", "info", "verbose")
@@ -104,7 +105,7 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
 
     Args:
         settings: as asked for.
-        starts: the server is started now, so its ports must be free.
+        starts: the server is started now, so its ports must be free and its device be here.
 
     Returns:
         The settings with an absolute checkpoint path and definite ports.
@@ -113,6 +114,7 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
         ConfigError: a port is taken, the model repository is incomplete, or features exclude
             each other.
         CheckpointError: the checkpoint is absent or not whole.
+        BackendUnavailableError: a device that was asked for by name is not here.
     """
     for name in MODELS:
         shim = settings.model_repository / name / "1" / "model.py"
@@ -127,6 +129,8 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
     media_root = settings.stage.media_root
     if media_root and not Path(media_root).is_dir():
         raise ConfigError(f"media-root: {media_root} is not a folder; legal: an existing folder")
+    if starts:
+        check_device(settings.stage.device)
     check_start(settings.stage, logging.getLogger(__name__))
     identify(settings.checkpoint, settings.stage.task_type)
     ports = _definite_ports(settings, starts=starts)

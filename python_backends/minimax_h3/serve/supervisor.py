@@ -8,6 +8,7 @@ import psutil
 
 from minimax_h3.serve.healing import Healer
 from minimax_h3.serve.progress_watch import JobView, Patience, busy_models, overdue
+from minimax_h3.serve.retirement import Retirement
 from minimax_h3.serve.server_api import ServerApi, ServerApiError
 from minimax_h3.serve.stubs import find_stubs, is_alive, kill_all, wait_gone
 
@@ -55,6 +56,7 @@ class Supervisor:
         self._clock = clock
         self._stubs: dict[str, list[psutil.Process]] = find_stubs(server_pid)
         self._probe_at = clock() + PROBE_EVERY_S
+        self._retirement = Retirement(clock)
 
     @property
     def stubs(self) -> Mapping[str, list[psutil.Process]]:
@@ -72,8 +74,10 @@ class Supervisor:
         # `jobs` first, because the others' jobs are ended through it.
         for verdict in sorted(verdicts, key=lambda verdict: verdict.model != JOBS):
             self._announce(f"{verdict.model}: {verdict.reason}; it gets a new process")
-            healed = self._healer.heal(verdict.model, self._stubs.get(verdict.model, []))
+            before = self._stubs.get(verdict.model, [])
+            healed = self._healer.heal(verdict.model, before)
             self._stubs[verdict.model] = list(healed.stubs)
+            self._retirement.add(before)
             self._announce(f"{verdict.model}: serves again after {healed.seconds:.1f} s")
 
     def _dead(self) -> list[Verdict]:
@@ -90,6 +94,9 @@ class Supervisor:
         jobs = self._unfinished_jobs()
         if jobs is None:
             return self._condemn(JOBS, "does not answer")
+        retired = self._retirement.look(jobs)
+        if retired:
+            self._announce(f"ended {len(retired)} old processes that no job needs any more")
         late = overdue(jobs, self._patience)
         if late:
             return self._judge(late[0])

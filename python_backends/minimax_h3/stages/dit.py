@@ -65,6 +65,7 @@ class DitStage:
         log: logging.Logger,
         step_delay_s: float = 0.0,
         meter: Meter = NO_METER,
+        hang_at_step: int = 0,
     ) -> None:
         self._log = log
         self._meter = meter
@@ -73,6 +74,7 @@ class DitStage:
         self._sessions = sessions
         self._is_known = is_known
         self._step_delay_s = step_delay_s
+        self._hang_at_step = hang_at_step
 
     @classmethod
     def load(cls, context: StageContext) -> BatchStage:
@@ -121,6 +123,7 @@ class DitStage:
             context.log,
             config.test_step_delay_ms / 1000.0,
             context.meter,
+            config.test_hang_at_step,
         )
 
     def run_batch(self, requests: Sequence[StageRequest]) -> list[Answer | H3Error]:
@@ -170,6 +173,8 @@ class DitStage:
     def _step(self, request: StageRequest, session_id: str) -> Answer:
         _require(request, "step", "STEP")
         step = int(request.array("STEP").reshape(-1)[0])
+        if self._hang_at_step and step == self._hang_at_step:
+            threading.Event().wait()
         began = time.perf_counter()
         if not self._sessions.step(session_id, step):
             return _state(ready=False)

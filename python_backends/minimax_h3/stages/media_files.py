@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
 from minimax_h3.core.limits import LIMITS
+from minimax_h3.core.refusals import MAX_SHOWN_CHARS, refuse, shown
 
 FILE_PREFIX = b"file:"  # no media format begins with it
 _LARGEST = int(max(LIMITS[f"{kind}_bytes"].high for kind in ("picture", "video", "sound")))
+_SHOWN_BYTES = 4 * MAX_SHOWN_CHARS
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe must not block
 
@@ -42,18 +44,20 @@ class MediaFiles:
         if not element.startswith(FILE_PREFIX):
             return element
         if not self.root:
+            named = shown(element[:_SHOWN_BYTES].decode(errors="replace"))
             raise NotAvailableError(
-                f"{subject}: file: names are not served here; legal: the bytes of the file "
-                "(an operator allows names by media_root)"
+                f"{subject}: {named} is not legal, file: names are not served here; legal: the "
+                "bytes of the file (an operator allows names by media_root)"
             )
         name = _checked_name(element[len(FILE_PREFIX) :], subject)
         try:
             return _read_below(self.root, name.split("/"))
         except OSError as error:
             # The reason is the same for all failures: it must not tell what lies outside the root.
-            raise InvalidRequestError(
-                f"{subject}: file:{name[:200]} is not legal; legal: a regular file below the "
-                f"media root, without links, of up to {_LARGEST:,} bytes"
+            raise refuse(
+                subject,
+                f"file:{name}",
+                f"a regular file below the media root, without links, of up to {_LARGEST:,} bytes",
             ) from error
 
 
@@ -61,12 +65,12 @@ def _checked_name(raw: bytes, subject: str) -> str:
     try:
         name = raw.decode()
     except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"{subject}: file: name is not UTF-8; legal: UTF-8") from error
-    if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
         raise InvalidRequestError(
-            f"{subject}: file:{name[:200]!r} is not legal; legal: a relative path without "
-            "empty, . or .. parts"
-        )
+            f"{subject}: file: name with byte {raw[error.start]:#04x} at {error.start} is not "
+            "legal; legal: UTF-8"
+        ) from error
+    if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
+        raise refuse(subject, f"file:{name}", "a relative path without empty, . or .. parts")
     return name
 
 

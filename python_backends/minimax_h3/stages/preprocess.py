@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from minimax_h3.control.operation import MAX_ID_CHARS
 from minimax_h3.core.compatibility import check_request, check_start
 from minimax_h3.core.conditions import condition_rows
 from minimax_h3.core.config import StageConfig
@@ -26,6 +27,7 @@ from minimax_h3.core.errors import H3Error, InvalidRequestError, NotAvailableErr
 from minimax_h3.core.fields import FIELDS, MAX_PROMPT_TOKENS, parse_options
 from minimax_h3.core.media_rules import with_canvas
 from minimax_h3.core.plan import Plan, build_plan
+from minimax_h3.core.refusals import refuse, shown
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.media.prepare import present_all
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
@@ -89,6 +91,7 @@ class PreprocessStage:
         received_at, began = _received_at(request), time.perf_counter()
         fields = read_fields(request)
         refuse_fields_as_parameters(request)
+        check_request_id(request)
         canvas = self._manifest.canvas
         generation = GenerationRequest.from_fields(fields, canvas)
         self._check_served(generation)
@@ -172,8 +175,8 @@ def read_fields(request: StageRequest) -> dict[str, object]:
         text = _decode("options", request.array("OPTIONS").reshape(-1)[0])
         for name, value in parse_options(text).items():
             if name in fields:
-                raise InvalidRequestError(
-                    f"{name}: given as a tensor and in OPTIONS; legal: one of the two"
+                raise refuse(
+                    name, value, "absent in OPTIONS beside the tensor of that name; one of the two"
                 )
             fields[name] = value
     return fields
@@ -186,7 +189,8 @@ def _decode(name: str, value: bytes | str) -> str:
         return value.decode()
     except UnicodeDecodeError as error:
         raise InvalidRequestError(
-            f"{name}: byte {error.start} is not UTF-8 ({error.reason}); legal: UTF-8 text"
+            f"{name}: byte {value[error.start]:#04x} at {error.start} is not UTF-8 "
+            f"({error.reason}); legal: UTF-8 text"
         ) from error
 
 
@@ -198,9 +202,23 @@ def refuse_fields_as_parameters(request: StageRequest) -> None:
     """
     misplaced = sorted(name for name in request.parameters if name.lower() in FIELDS)
     if misplaced:
+        name = misplaced[0]
         raise InvalidRequestError(
-            f"{misplaced[0]}: sent as a request parameter, which no field is; legal: a tensor of "
-            "its own or a key of OPTIONS"
+            f"{name}: sent as a request parameter, {shown(request.parameters[name])}, which no "
+            "field is; legal: a tensor of its own or a key of OPTIONS"
+        )
+
+
+def check_request_id(request: StageRequest) -> None:
+    """Refuse a request id that `jobs` would not keep; a long one is not repeated in the answer.
+
+    Raises:
+        InvalidRequestError: names the legal length.
+    """
+    length = len(request.request_id)
+    if length > MAX_ID_CHARS:
+        raise InvalidRequestError(
+            f"request_id: {length:,} characters are not legal; legal: up to {MAX_ID_CHARS}"
         )
 
 

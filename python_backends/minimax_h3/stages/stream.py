@@ -25,6 +25,7 @@ from minimax_h3.core.contracts import (
     STREAM_ENSEMBLES,
 )
 from minimax_h3.core.errors import (
+    RETRY_AFTER_S,
     CancelledError,
     CapacityError,
     DeadlineExceededError,
@@ -36,10 +37,13 @@ from minimax_h3.core.plan import packed_rows
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.stages.base import Answers, ModelCaller, StageContext, StageRequest, Tensors
 from minimax_h3.stages.job_client import REFUSALS, JobClient
-from minimax_h3.stages.preprocess import read_fields, refuse_fields_as_parameters
+from minimax_h3.stages.preprocess import (
+    check_request_id,
+    read_fields,
+    refuse_fields_as_parameters,
+)
 from minimax_h3.stages.stream_events import (
     RESULT_FORMS,
-    RETRY_AFTER_S,
     error_event,
     event,
     progress_events,
@@ -314,6 +318,7 @@ def read_stream(
         InvalidRequestError, NotAvailableError: names the field, the value and what is legal.
     """
     refuse_fields_as_parameters(request)
+    check_request_id(request)
     tensors = {name: tensor for name, tensor in request.tensors.items() if name != "RESULT_AS"}
     fields = read_fields(StageRequest(tensors, request.request_id))
     generation = GenerationRequest.from_fields(fields, canvas)

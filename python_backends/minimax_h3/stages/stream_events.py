@@ -7,13 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from minimax_h3.core.errors import CapacityError, H3Error
+from minimax_h3.core.errors import RETRY_AFTER_S, CapacityError, H3Error
 from minimax_h3.stages.base import text_tensor
 
 Response = dict[str, NDArray[np.generic]]
 
 RESULT_FORMS = ("bytes", "base64", "handle")
-RETRY_AFTER_S = 5.0
 _TOLD = (
     *("state", "stage", "step", "clip", "num_clips", "position", "elapsed_s", "expected_s"),
     "priority",
@@ -45,10 +44,8 @@ def progress_events(job_id: str, described: Mapping[str, object]) -> list[dict[s
 
 def error_event(job_id: str, error: H3Error) -> dict[str, object]:
     """The machine-readable form of an error; the last response carries its text once more."""
-    hint = {"retry_after_s": RETRY_AFTER_S} if isinstance(error, CapacityError) else {}
-    return event(
-        "error", job_id, kind=error.kind, code=error.triton_code, message=str(error), **hint
-    )
+    hint = {"retry_after_s": RETRY_AFTER_S} if error.status == CapacityError.status else {}
+    return event("error", job_id, kind=error.kind, code=error.status, message=str(error), **hint)
 
 
 def response_of(spoken: Mapping[str, object]) -> Response:

@@ -99,7 +99,7 @@ def _fill(rows: Pixels, block: Block, item: Pixels) -> None:
     width, height = wide * VISION_PATCH_PIXELS, high * VISION_PATCH_PIXELS
     for slot in range(pairs * held):
         frame = frames[min(slot, len(frames) - 1)]
-        target[slot // held, :, slot % held] = _patches(_resized(frame, width, height))
+        _cut(_resized(frame, width, height), target[slot // held, :, slot % held])
 
 
 def _resized(frame: Pixels, width: int, height: int) -> Pixels:
@@ -109,9 +109,14 @@ def _resized(frame: Pixels, width: int, height: int) -> Pixels:
     return np.asarray(picture.resize((width, height), RESAMPLING))
 
 
-def _patches(frame: Pixels) -> Pixels:
-    """[H, W, 3] -> [patches, 3 * 16 * 16]: 2 x 2 neighbours together, channel slowest in a row."""
+def _cut(frame: Pixels, rows: Pixels) -> None:
+    """[H, W, 3] -> [patches, 3 * 16 * 16]: 2 x 2 neighbours together, channel slowest in a row.
+
+    Pixels go straight to their rows: a second copy of a large picture costs its page faults.
+    """
     step, merge = VISION_PATCH_PIXELS, VISION_MERGE
     high, wide = frame.shape[0] // CANVAS_MULTIPLE, frame.shape[1] // CANVAS_MULTIPLE
     cells = frame.reshape(high, merge, step, wide, merge, step, 3)
-    return cells.transpose(0, 3, 1, 4, 6, 2, 5).reshape(-1, VISION_PATCH_WIDTH)
+    target = rows.view()
+    target.shape = (high, wide, merge, merge, 3, step, step)  # a view, or an error
+    target[...] = cells.transpose(0, 3, 1, 4, 6, 2, 5)

@@ -13,6 +13,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
+from minimax_h3.control.operation import MAX_ID_CHARS
 from minimax_h3.core.config import parse_parameters
 from minimax_h3.core.contracts import (
     ENSEMBLE_STEPS,
@@ -32,7 +33,8 @@ from minimax_h3.stages.base import (
     text_tensor,
 )
 from minimax_h3.stages.job_client import JobClient
-from minimax_h3.triton_io.bls import BlsCaller, encode_error, parameters_of
+from minimax_h3.triton_io.bls import BlsCaller, encode_error, parameters_of, triton_error
+from minimax_h3.triton_io.freed_memory import return_freed_memory
 from minimax_h3.triton_io.meter import TritonMeter
 from minimax_h3.triton_io.observer import Observer
 from minimax_h3.triton_io.probe import answer_probes
@@ -81,6 +83,7 @@ class StageModel:
             folder = Path(args["model_repository"]).resolve()
             context = StageContext(config, folder, self._call, self._log, self._meter)
             self._stage = self.stage_class.load(context)
+            return_freed_memory()
         except H3Error as error:
             # The message is the reason; a traceback would only bury it.
             self._log.error("cannot load: %s: %s", error.kind, error)
@@ -159,21 +162,20 @@ class StageModel:
                 return pb_utils.InferenceResponse(tensors)
             outcome = tensors
         job_id = _job_id(request)
-        facts = {"job_id": job_id, "request_id": request.request_id()}
-        who = f"job {job_id or '-'}, request {request.request_id() or '-'}"
+        request_id = request.request_id()[:MAX_ID_CHARS]
+        facts = {"job_id": job_id, "request_id": request_id}
+        who = f"job {job_id or '-'}, request {request_id or '-'}"
         if isinstance(outcome, H3Error):
-            code, kind, message = outcome.triton_code, outcome.kind, str(outcome)
+            status, kind, message = outcome.status, outcome.kind, str(outcome)
             self._log.info("%s: %s: %s", who, kind, message, extra=facts)
         else:
-            code, kind = H3Error.triton_code, H3Error.kind
+            status, kind = H3Error.status, H3Error.kind
             message = f"{self._spec.name}: unexpected {type(outcome).__name__}; see the server log"
             self._log.error("%s: unexpected error", who, exc_info=outcome, extra=facts)
         if job_id:
             self._tell_jobs(job_id, kind, message)
         text = printable(encode_error(request, kind, message))
-        return pb_utils.InferenceResponse(
-            error=pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
-        )
+        return pb_utils.InferenceResponse(error=triton_error(text, status))
 
     def _tell_jobs(self, job_id: str, kind: str, message: str) -> None:
         """Mark a job failed, so that its place is free at once; without `jobs` it goes stale."""

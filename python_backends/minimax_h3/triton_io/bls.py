@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from minimax_h3.core.contracts import WORKER_TOKEN_PARAMETER
 from minimax_h3.core.errors import (
+    RETRY_AFTER_S,
     CapacityError,
     H3Error,
     RemoteStageError,
@@ -28,7 +29,10 @@ from minimax_h3.triton_io.tensors import to_triton
 
 WANTS_KIND = "wants_error_kind"
 _DEAD = "is not healthy"  # how Triton speaks of a process that died
+# And of a model between its old process and its new one.
+_AWAY = re.compile(r"has no available versions|Model '[^']*' is not ready")
 _STOPPING = "Server not ready"  # Triton's words for every call after the stop signal
+_TRITON_WORDS = {"INVALID_ARGUMENT": "INVALID_ARG"}  # where the backend's word is not gRPC's
 # An ensemble puts its own name in front of what its step answered.
 _KIND_AND_MESSAGE = re.compile(
     r"(?:in ensemble '[^']*', )*\[(?P<kind>[a-z_]+)\] (?P<message>.*)", re.DOTALL
@@ -75,7 +79,7 @@ class BlsCaller:
         Raises:
             H3Error: of the class that the called model raised; `WorkerLostError` when its process
                 died; `RemoteStageError` when Triton refused the call without a kind;
-                `CapacityError` when the whole server is stopping.
+                `CapacityError` when the model or the whole server is away for the moment.
         """
         request = pb_utils.InferenceRequest(
             model_name=model,
@@ -88,7 +92,7 @@ class BlsCaller:
         try:
             response = request.exec()
         except pb_utils.TritonModelException as error:
-            raise RemoteStageError(f"{model}: {error}") from error
+            raise decode_error(model, str(error)) from error
         if response.has_error():
             raise decode_error(model, response.error().message())
         return {
@@ -108,6 +112,12 @@ def with_kind(kind: str, message: str) -> str:
     return f"[{kind}] {message}"
 
 
+def triton_error(text: str, status: str) -> Any:
+    """The Python backend's form of an error with one of gRPC's statuses."""
+    code = getattr(pb_utils.TritonError, _TRITON_WORDS.get(status, status))
+    return pb_utils.TritonError(text, code)
+
+
 def parameters_of(request: Any) -> dict[str, object]:
     """The parameters of a Triton request, forwarded headers among them."""
     given: dict[str, object] = json.loads(request.parameters() or "{}")
@@ -119,6 +129,8 @@ def decode_error(model: str, text: str) -> H3Error:
     match = _KIND_AND_MESSAGE.fullmatch(text)
     if match is None and text.endswith(_STOPPING):
         return CapacityError("the server is stopping; retry when it is back")
+    if match is None and _AWAY.search(text):
+        return CapacityError(f"{model} is being started again; retry after {RETRY_AFTER_S:g} s")
     if match is None and _DEAD in text:
         return WorkerLostError(f"{model}: {text}")
     if match is None:

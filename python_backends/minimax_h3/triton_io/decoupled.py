@@ -14,7 +14,7 @@ from minimax_h3.core.contracts import ModelSpec
 from minimax_h3.core.errors import H3Error
 from minimax_h3.stages.base import StageRequest, StreamingStage
 from minimax_h3.triton_io.adapter import StageModel
-from minimax_h3.triton_io.bls import with_kind
+from minimax_h3.triton_io.bls import triton_error, with_kind
 from minimax_h3.triton_io.probe import is_probe
 from minimax_h3.triton_io.tensors import find_fault, to_triton
 from minimax_h3.triton_io.triton_log import printable
@@ -72,15 +72,14 @@ class TritonAnswers:
     def fail(self, error: Exception) -> None:
         """Send an error, with its kind in front: a stream's error has no code of its own."""
         if isinstance(error, H3Error):
-            code, kind, message = error.triton_code, error.kind, str(error)
+            status, kind, message = error.status, error.kind, str(error)
             self._log.info("%s: %s", kind, message)
         else:
-            code, kind = H3Error.triton_code, H3Error.kind
+            status, kind = H3Error.status, H3Error.kind
             message = f"{self._name}: unexpected {type(error).__name__}; see the server log"
             self._log.error("unexpected error", exc_info=error)
         text = printable(with_kind(kind, message))
-        failure = pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
-        self._send(pb_utils.InferenceResponse(error=failure), last=True)
+        self._send(pb_utils.InferenceResponse(error=triton_error(text, status)), last=True)
 
     def is_cancelled(self) -> bool:
         """Whether the client has gone or has cancelled; not asked after the last response.

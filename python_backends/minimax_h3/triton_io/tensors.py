@@ -85,13 +85,15 @@ def to_triton(name: str, tensor: Tensor) -> Any:
 def find_fault(array: NDArray[np.generic], spec: TensorSpec, *, batched: bool) -> str:
     """What is wrong with a tensor, naming it, its value and what is legal; else empty."""
     legal_dims = (1, *spec.dims) if batched else spec.dims
-    legal = f"legal: {spec.dtype} {_show(legal_dims)}"
     if array.dtype != NUMPY_TYPES[spec.dtype]:
-        return f"{spec.name}: type {array.dtype} is not legal; {legal}"
-    fits = array.ndim == len(legal_dims) and all(
-        dim in (-1, size) for dim, size in zip(legal_dims, array.shape, strict=True)
-    )
-    return "" if fits else f"{spec.name}: shape {_show(array.shape)} is not legal; {legal}"
+        found = f"type {array.dtype}"
+    elif array.ndim != len(legal_dims) or any(
+        dim not in (-1, size) for dim, size in zip(legal_dims, array.shape, strict=True)
+    ):
+        found = f"shape {_show(array.shape)}"
+    else:
+        return ""
+    return f"{spec.name}: {found} is not legal; legal: {spec.dtype} {_show(legal_dims)}"
 
 
 def _show(dims: tuple[int, ...]) -> str:

@@ -1,6 +1,6 @@
 import pytest
 
-from h3_client.errors import clean_message
+from h3_client.errors import clean_message, server_error
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,30 @@ from h3_client.errors import clean_message
 )
 def test_wrapping_comes_off_and_nothing_else(raw: str, clean: str) -> None:
     assert clean_message(raw) == clean
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        ("NOT_FOUND", "Request for unknown model: 'minimax_h3' has no available versions"),
+        ("INTERNAL", "in ensemble 'minimax_h3', Stub process 'muxer_0_0' is not healthy."),
+        ("INTERNAL", "Failed for execute the inference request. Model 'jobs' is not ready."),
+    ],
+)
+def test_a_model_that_is_away_for_a_moment_is_worth_another_try(status: str, message: str) -> None:
+    error = server_error(status, message)
+    assert error.status == "UNAVAILABLE"
+    assert error.message.endswith("; retry after 5 s")
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        ("NOT_FOUND", "Request for unknown model: 'minimax_h4' is not found"),
+        ("NOT_FOUND", "JOB: no result of 'x' is kept"),
+        ("INVALID_ARGUMENT", "prompt: a model that is not healthy"),
+        ("INTERNAL", "boom"),
+    ],
+)
+def test_other_errors_keep_their_status(status: str, message: str) -> None:
+    assert server_error(status, message).status == status

@@ -40,7 +40,14 @@ def test_bytes_paths_and_names_at_the_server(tmp_path: Path) -> None:
         ("references", [], r"references: 0 references"),
         ("references", [b"x"] * 13, r"references: 13 references .*legal: 1..12"),
         ("keyframes", [b"x"] * 3, r"keyframes: 3 keyframes .*legal: 1..2"),
-        ("keyframes", Path("/nowhere/a.png"), r"keyframes\[0\]: there is no file /nowhere/a.png"),
+        (
+            "keyframes",
+            Path("/nowhere/a.png"),
+            r"keyframes\[0\]: '/nowhere/a.png' cannot be read \(No such file or directory\); legal",
+        ),
+        ("keyframes", Path("/etc"), r"keyframes\[0\]: '/etc' is a folder; legal: 1\.\.31,457,280"),
+        ("references", Path("/dev/zero"), r"references\[0\]: '/dev/zero' is no regular file"),
+        ("references", Path("/x" * 3000), r"references\[0\]: '(/x){49}/?\.\.\.' cannot be read"),
         ("frame_indices", [0, "last"], "frame_indices: 'last' is not legal"),
         ("frame_indices", [], r"frame_indices: \[\] is not legal"),
         ("start_time_seconds", ["1"], "start_time_seconds: '1' is not legal"),
@@ -56,5 +63,19 @@ def test_a_file_above_every_limit_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large.mp4"
     with path.open("wb") as file:
         file.truncate(int(LIMITS["video_bytes"].high) + 1)
-    with pytest.raises(H3ClientError, match=r"references\[0\] .*large.mp4.*50 MiB"):
+    with pytest.raises(
+        H3ClientError, match=r"references\[0\]: .*large.mp4. has 52,428,801 bytes; .*50 MiB"
+    ):
         encode_request({"references": path})
+
+
+@pytest.mark.parametrize(("name", "limit"), [("keyframes", "30 MiB"), ("references", "50 MiB")])
+def test_an_empty_file_is_called_empty(tmp_path: Path, name: str, limit: str) -> None:
+    path = tmp_path / "empty.png"
+    path.touch()
+    with pytest.raises(H3ClientError, match=rf"{name}\[0\]: .*empty.png. is empty; .*{limit}"):
+        encode_request({name: path})
+
+
+def test_a_name_that_is_no_text_is_left_to_the_server() -> None:
+    assert elements(keyframes="file:\udcff.png") == {"KEYFRAMES": [b"file:\xed\xb3\xbf.png"]}

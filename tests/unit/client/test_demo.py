@@ -1,6 +1,7 @@
 """The demo's care for its server: found when ready, and gone afterwards whatever happened."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -116,6 +117,34 @@ def test_a_server_that_does_not_stop_is_killed_with_its_tritonserver(serve, tmp_
     with demo.running_server(Path("c"), tmp_path):
         pids = pids_in(tmp_path)
     assert all_gone(pids)
+
+
+def test_a_killed_demo_ends_the_input_of_its_server(tmp_path: Path) -> None:
+    """`h3 serve --stop-with-stdin` stops then."""
+    serve = (
+        "import pathlib, sys\n"
+        "folder = pathlib.Path(sys.argv[sys.argv.index('--run-dir') + 1]) / 'start'\n"
+        "folder.mkdir(parents=True)\n"
+        '(folder / \'server.json\').write_text(\'{"ready": true, "grpc_url": "127.0.0.1:9"}\')\n'
+        "sys.stdin.read()\n"
+        "(folder / 'ended').write_text(' '.join(sys.argv))\n"
+    )
+    script = (
+        "import pathlib, sys, time\nfrom h3_client import demo\n"
+        f"demo.SERVE = (sys.executable, '-c', {serve!r})\n"
+        f"with demo.running_server(pathlib.Path('c'), pathlib.Path({str(tmp_path)!r})):\n"
+        "    print('ready', flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.kill()
+    deadline = time.monotonic() + 5
+    words = ""
+    while "--stop-with-stdin" not in words:
+        assert time.monotonic() < deadline, words
+        time.sleep(0.02)
+        words = "".join(file.read_text() for file in tmp_path.glob("*/start/ended"))
 
 
 def test_the_whole_demo_reports_failure_and_leaves_nothing(serve, tmp_path: Path, capfd) -> None:

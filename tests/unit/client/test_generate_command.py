@@ -286,8 +286,12 @@ def test_an_unknown_job_is_an_error(server, capsys, action: str) -> None:
 
 @pytest.mark.parametrize("words", [["get"], ["cancel"], ["list", "j1"]])
 def test_jobs_needs_an_id_where_one_is_meant(server, capsys, words: list[str]) -> None:
-    assert cli.main(["jobs", *words]) == 1
-    assert "legal: list, get ID, cancel ID" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as usage:
+        cli.main(["jobs", *words])
+    assert usage.value.code == cli.USAGE
+    said = capsys.readouterr().err
+    assert said.startswith("usage: h3 jobs")
+    assert "legal: list, get ID, cancel ID" in said
 
 
 @pytest.mark.parametrize(

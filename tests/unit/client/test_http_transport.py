@@ -106,10 +106,10 @@ def test_one_exchange(address: str) -> None:
     (request,) = FakeTriton.seen
     assert request["json"]["id"] == "mine"
     assert [tensor["name"] for tensor in request["json"]["inputs"]] == ["PROMPT", "WIDTH"]
-    assert [tensor["datatype"] for tensor in request["json"]["inputs"]] == ["BYTES", "INT32"]
+    assert [tensor["datatype"] for tensor in request["json"]["inputs"]] == ["BYTES", "INT64"]
     asked = {output["name"]: output["parameters"] for output in request["json"]["outputs"]}
     assert asked == {"MP4": {"binary_data": True}, "FRAMES": {"binary_data": True}}
-    assert request["binary"] == struct.pack("<I", 5) + b"a fox" + struct.pack("<i", 64)
+    assert request["binary"] == struct.pack("<I", 5) + b"a fox" + struct.pack("<q", 64)
 
 
 def test_a_large_body_arrives_whole(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,12 @@ from h3_client.errors import H3ClientError
 from h3_client.stream import STATUS_OF_KIND, ClipStream, stream_error
 from minimax_h3.core import errors
 
-GRPC_NAMES = {"INVALID_ARG": "INVALID_ARGUMENT"}
-
 
 def test_statuses_are_those_of_the_server() -> None:
     theirs = {
-        error.kind: GRPC_NAMES.get(error.triton_code, error.triton_code)
+        error.kind: error.status
         for error in errors.H3Error.__subclasses__()
-        if error.triton_code != "INTERNAL"
+        if error.status != "INTERNAL"
     }
     assert theirs == STATUS_OF_KIND
 

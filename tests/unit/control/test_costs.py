@@ -53,16 +53,52 @@ def test_an_empty_server_has_no_forecast() -> None:
 def test_an_unknown_size_is_scaled_from_the_nearest() -> None:
     costs = CostModel()
     assert costs.step_s(1000) is None
-    costs.learn_step(1000, 0.1)
-    costs.learn_step(50_000, 9.0)
+    costs.steps.learn(1000, 0.1)
+    costs.steps.learn(50_000, 9.0)
     assert costs.step_s(2000) == pytest.approx(0.2)
     assert costs.step_s(1000) == 0.1
-    costs.learn_step(1000, 0.2)
-    assert 0.1 < (costs.step_s(1000) or 0) < 0.2
+
+
+def test_one_slow_measurement_moves_no_estimate_and_a_slower_server_does() -> None:
+    costs = CostModel()
+    for seconds in (1.0, 1.1, 0.9, 60.0):
+        costs.steps.learn(1000, seconds)
+        costs.after.learn(1000, seconds)
+        costs.before.append(seconds)
+    estimates = (costs.step_s(1000), costs.after_s(1000), costs.before_s())
+    assert estimates == (1.0, 1.0, 1.0)
+    for _ in range(5):
+        costs.steps.learn(1000, 2.0)
+    assert costs.step_s(1000) == 2.0
+
+
+def test_the_end_of_a_small_job_tells_little_about_a_large_one() -> None:
+    costs = CostModel()
+    for _ in range(3):
+        costs.after.learn(100, 1.0)  # mostly the same for any size
+        costs.after.learn(40_000, 8.0)
+    assert costs.after_s(50_000) == pytest.approx(10.0)
+    assert costs.after_s(100) == 1.0
+
+
+def test_a_refusal_needs_more_than_a_first_impression() -> None:
+    costs = CostModel()
+    for count in range(1, 4):
+        assert costs.sure().step_s(1000) is None
+        assert (costs.sure().before_s(), costs.sure().after_s(1000)) == (0.0, 0.0)
+        costs.steps.learn(1000, 1.0)
+        costs.after.learn(1000, 2.0)
+        costs.before.append(3.0)
+        assert costs.step_s(1000) == 1.0, count
+    sure = costs.sure()
+    assert (sure.step_s(1000), sure.before_s(), sure.after_s(1000)) == (1.0, 3.0, 2.0)
+    assert sure.step_s(4000) == 4.0
+    assert sure.step_s(4001) is None
+    assert sure.step_s(200) is None
 
 
 def test_only_so_many_sizes_are_kept() -> None:
     costs = CostModel()
     for rows in range(1, 3 * KEPT_SIZES):
-        costs.learn_step(rows, 1.0)
-    assert len(costs._step_s) == KEPT_SIZES
+        costs.steps.learn(rows, 1.0)
+    assert len(costs.steps) == KEPT_SIZES

@@ -246,6 +246,28 @@ def test_an_unmeetable_deadline_is_refused_only_with_experience() -> None:
     assert jobs.handle({"op": "get", "id": "b"})["expected_s"] == pytest.approx(89, abs=2)
 
 
+def whole_job(jobs: JobTable, clock: Clock, name: str, around_s: float) -> None:
+    """A job of nine forwards of 1 s, and `around_s` before and after them."""
+    say(jobs, "register", name, rows=1000, num_steps=9)
+    clock.now += around_s
+    loop(jobs, clock, name, 9, num_steps=9)
+    say(jobs, "release", name)
+    clock.now += around_s
+    say(jobs, "finish", name)
+
+
+@pytest.mark.parametrize("slow", [0, 2, 3])
+def test_one_slow_job_refuses_no_deadline(slow: int) -> None:
+    """A cold first job, or one beside somebody else's work on the machine."""
+    clock = Clock()
+    jobs = table(clock)
+    for number in range(slow + 1):
+        whole_job(jobs, clock, f"j{number}", 100.0 if number == slow else 1.0)
+    say(jobs, "register", "next", rows=1000, num_steps=9, deadline_s=20.0)
+    with pytest.raises(DeadlineRefusedError, match="deadline_s: 10 cannot be met"):
+        say(jobs, "register", "other", rows=1000, num_steps=9, deadline_s=10.0)
+
+
 def test_a_forecast_counts_the_turns_of_others() -> None:
     clock = Clock()
     jobs = table(clock, running=2)

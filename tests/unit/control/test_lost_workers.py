@@ -82,6 +82,28 @@ def test_while_the_dit_is_away_no_turn_is_given(jobs: JobTable) -> None:
     assert say(jobs, "turn", "a", pid=1)["go"] is True
 
 
+def test_the_other_dits_jobs_go_on_while_one_dit_is_away(jobs: JobTable) -> None:
+    for name, task in (("a", "t2va"), ("b", "ref2va"), ("c", "t2va")):
+        say(jobs, "register", name, task=task)
+    lose(jobs, "dit_fl2va")
+    assert say(jobs, "turn", "a", pid=1)["go"] is False
+    assert say(jobs, "turn", "b", task="ref2va", pid=2)["go"] is True
+    assert say(jobs, "turn", "c", pid=3)["position"] == 2
+    jobs.handle({"op": "worker_back", "model": "dit_fl2va"})
+    assert say(jobs, "turn", "a", pid=1)["go"] is True
+    assert say(jobs, "turn", "c", pid=3)["go"] is False  # two turns are given at a time
+
+
+def test_streams_of_the_other_dit_get_a_place_while_one_is_away(jobs: JobTable) -> None:
+    lose(jobs, "dit_ref2va")
+    say(jobs, "enqueue", "a", task="ref2va", streamed=True)
+    say(jobs, "enqueue", "b", task="fl2va", streamed=True)
+    assert jobs.handle({"op": "get", "id": "a"})["state"] == "queued"
+    assert jobs.handle({"op": "get", "id": "b"})["state"] == "running"
+    jobs.handle({"op": "worker_back", "model": "dit_ref2va"})
+    assert jobs.handle({"op": "get", "id": "a"})["state"] == "running"
+
+
 def test_ends_are_counted_by_kind(jobs: JobTable) -> None:
     looping(jobs, "a", 11)
     looping(jobs, "b", 12)

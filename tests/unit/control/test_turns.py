@@ -2,8 +2,6 @@
 
 import random
 
-import pytest
-
 from minimax_h3.control.turns import MAX_PASSED_OVER, TurnQueue
 
 
@@ -48,8 +46,16 @@ def test_joining_twice_keeps_the_place_and_leaving_is_final() -> None:
     turns.remove("a")
     assert "a" not in turns
     assert [turns.pop(), len(turns)] == ["b", 0]
-    with pytest.raises((IndexError, ValueError)):
-        turns.pop()
+    assert turns.pop() is None
+
+
+def test_who_cannot_enter_keeps_the_place_and_is_not_passed_over() -> None:
+    turns = queue(("a", "normal"), *((f"b{n}", "normal") for n in range(12)), ("c", "high"))
+    assert turns.pop(blocked={"a", "c"}) == "b0"
+    assert [turns.pop(blocked={"a"}) for _ in range(12)] == ["c", *(f"b{n}" for n in range(1, 12))]
+    assert turns.pop(blocked={"a"}) is None
+    turns.push("d", "high")
+    assert [turns.pop(), turns.pop()] == ["d", "a"]
 
 
 def test_looking_at_the_order_changes_nothing() -> None:

@@ -35,6 +35,7 @@ def test_parameters_round_trip() -> None:
         ("max_packed_rows", "0"),
         ("session_lease_s", "nan"),
         ("test_step_delay_ms", "-1"),
+        ("test_hang_at_step", "-1"),
         ("media_root", "media"),
     ],
 )

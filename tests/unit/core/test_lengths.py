@@ -49,6 +49,28 @@ def test_alignment_is_the_smallest_valid_count(frames: int) -> None:
     assert lengths.frames_from_latents(lengths.latents_from_frames(aligned)) == aligned
 
 
+def test_every_legal_length_is_the_smallest_grid_point_above_it() -> None:
+    """All requests there are, against a search: 4 to 15 s in hundredths, and every frame count."""
+    grid = range(5, 1000, 17)
+    for frames in range(1, 363):
+        assert lengths.align_frames_up(frames) == min(one for one in grid if one >= frames)
+    for hundredths in range(400, 1501):
+        wanted = round(hundredths / 100 * 24)
+        made = lengths.frames_from_seconds(hundredths / 100)
+        assert made == min(one for one in grid if one >= wanted)
+
+
+@given(st.integers(0, 2000))
+def test_picture_and_sound_of_any_length_go_together(clips: int) -> None:
+    frames = 17 * clips + 5
+    latents, sound = lengths.latents_from_frames(frames), lengths.audio_latents_from_frames(frames)
+    assert latents == 5 * clips + 2
+    assert abs(sound / 40 - frames / 24) <= 1 / 80  # half a latent: the nearest one
+    assert lengths.audio_samples_from_latents(sound) == sound * 800
+    assert lengths.audio_rows(frames) == 2 * sound
+    assert lengths.video_rows(64, 96, frames) == latents * 6
+
+
 @pytest.mark.parametrize("frames", [4, 6, 120, 346])
 def test_off_grid_frames_are_refused(frames: int) -> None:
     with pytest.raises(ValueError, match=f"17 n \\+ 5, got {frames}"):

@@ -121,7 +121,11 @@ REFUSED = [
     ("noise_recipe", {"noise_recipe": "gpu"}, "per_stream, single_stream"),
     ("video_preset", {"video_preset": "placebo"}, "ultrafast"),
     ("video_crf", {"video_crf": 52}, "0..51"),
+    ("width", {"width": 30, "height": 30}, "nearest: 32"),
     ("refrences", {"refrences": []}, "known fields"),
+    ("short_edge", {"short_edge": 720}, "known fields"),
+    ("sigmas", {"sigmas": [1.0, 0.5, 0.0]}, "known fields"),
+    ("sampler", {"sampler": "euler"}, "known fields"),
     ("negative_prompt", {"negative_prompt": "blur"}, "guidance-distilled"),
 ]
 

@@ -9,6 +9,7 @@ from source_samples import Clip, encoded, number, picture, tones, video, wav
 from minimax_h3.core.conditions import AUDIO, DRIVING_AUDIO, IMAGE, KEYFRAME, VIDEO
 from minimax_h3.core.constants import AUDIO_HOP_SAMPLES
 from minimax_h3.core.errors import InvalidRequestError
+from minimax_h3.media import prepare
 from minimax_h3.media.facts import inspect
 from minimax_h3.media.prepare import (
     load_condition,
@@ -143,6 +144,13 @@ def test_the_frames_of_a_clip_are_never_held_together():
     first = next(frames)
     assert first.shape[2] == 3
     frames.close()
+
+
+@pytest.mark.parametrize(
+    ("shown", "encoded"), [(22, 22), (23, 22), (38, 22), (39, 39), (56, 56), (120, 107), (362, 362)]
+)
+def test_frames_of_a_reference_video_snap_down(shown, encoded):
+    assert prepare._aligned_down(shown) == encoded
 
 
 def test_spans_are_exact_fractions():

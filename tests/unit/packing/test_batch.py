@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles.diffusers_dit import small_layout
 
@@ -25,7 +25,6 @@ def test_document_bounds(lengths: list[int], bounds: tuple[int, ...]) -> None:
     assert document_bounds(lengths) == bounds
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 9)))
 def test_bounds_rise_strictly_and_cover_everything(lengths: list[int]) -> None:
     bounds = document_bounds(lengths)

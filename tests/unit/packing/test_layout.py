@@ -1,7 +1,7 @@
 import pytest
 import torch
 from diffusers.modular_pipelines.minimax_h3.before_denoise import MiniMaxH3PrepareLayoutStep
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles.packed_rows import packed_rows
 
@@ -70,7 +70,6 @@ def test_layout_is_bitwise_the_reference(
     assert_reference(pack(tags, *grid, anchors), reference(tags, *grid, anchors))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from([0, 1]), min_size=1, max_size=40),
     st.integers(1, 40),

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from diffusers.modular_pipelines.minimax_h3.before_denoise import patchify_video_latents
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minimax_h3.packing.patchify import (
@@ -14,7 +14,6 @@ from minimax_h3.packing.patchify import (
 sizes = st.integers(1, 5)
 
 
-@settings(deadline=None)
 @given(sizes, sizes, sizes, sizes)
 def test_video_rows_are_the_reference_and_invert(
     channels: int, frames: int, lines: int, columns: int
@@ -26,7 +25,6 @@ def test_video_rows_are_the_reference_and_invert(
     assert rows.is_contiguous()
 
 
-@settings(deadline=None)
 @given(sizes, st.integers(0, 5))
 def test_audio_rows_invert(channels: int, latents: int) -> None:
     sound = torch.randn(2, channels, latents)

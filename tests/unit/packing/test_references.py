@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles.denoise_loop import reference_layout
 from oracles.packed_rows import reference_rows
@@ -91,7 +91,6 @@ sounds = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 40),
     st.tuples(st.integers(1, 40), st.sampled_from([2, 4, 6]), st.sampled_from([2, 8, 10])),

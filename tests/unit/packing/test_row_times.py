@@ -2,7 +2,7 @@ import pytest
 import torch
 from diffusers import MiniMaxH3Scheduler
 from diffusers.modular_pipelines.minimax_h3.before_denoise import MiniMaxH3SetTimestepsStep
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracles.diffusers_dit import small_layout
 
@@ -58,7 +58,6 @@ def reference(layout: PackedLayout, video: float, audio: float) -> tuple[torch.T
 @pytest.mark.parametrize(
     "layout", [small_layout(), small_layout(("last",)), layout_with_everything()]
 )
-@settings(deadline=None)
 @given(video=fp32_times, audio=fp32_times)
 def test_row_times_are_bitwise_the_reference(
     layout: PackedLayout, video: float, audio: float

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 from diffusers import MiniMaxH3Scheduler
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minimax_h3.core.errors import InvalidRequestError
@@ -28,7 +28,6 @@ def test_schedule_is_bitwise_the_reference(num_points: int, shift: float) -> Non
     assert schedule.num_forwards == expected.num_inference_steps
 
 
-@settings(deadline=None)
 @given(st.integers(2, 200), st.floats(0.05, 100.0))
 def test_any_legal_schedule_is_bitwise_the_reference(num_points: int, shift: float) -> None:
     expected = reference(num_points, shift)

@@ -44,7 +44,7 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
         *("--dtype", "bf16", "--attention", "sdpa", "--running-jobs", "2", "--max-jobs", "3"),
         *("--row-ops", "reference", "--adaln-weights", "host"),
         *("--max-packed-rows", "99", "--cpu-threads", "1", "--test-step-delay-ms", "2.5"),
-        *("--media-root", str(tmp_path)),
+        *("--media-root", str(tmp_path), "--test-hang-at-step", "4"),
         *("--host", "0.0.0.0", "--http-port", "1", "--grpc-port", "2", "--metrics-port", "3"),
         *("--model-repository", str(tmp_path), "--run-dir", "r", "--tritonserver", "t"),
         *("--log-level", "verbose", "--ready-timeout", "7", "--grace", "8"),
@@ -65,6 +65,7 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
             media_root=str(tmp_path),
             cpu_threads=1,
             test_step_delay_ms=2.5,
+            test_hang_at_step=4,
         ),
         host="0.0.0.0",
         http_port=1,
@@ -134,6 +135,24 @@ def test_a_signal_stops_it_in_good_order(
     ready = next(line for line in lines if " ready: " in line)
     assert ready.startswith("h3 serve: ready: HTTP http://127.0.0.1:")
     assert signal.getsignal(number) is before
+
+
+def test_the_end_of_standard_input_stops_it_in_good_order(
+    settings_with: Settings,
+    fake_server: Callable[[], Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr(command, "STANDARD_INPUT", reader)
+    words = [*words_of(settings_with(tritonserver=fake_server())), "--stop-with-stdin"]
+    os.write(writer, b"words are no end\n")
+    timer = threading.Timer(0.5, os.close, (writer,))
+    timer.start()
+    assert command.run(parse(*words)) == 0
+    timer.join()
+    os.close(reader)
+    assert not capsys.readouterr().err
 
 
 def test_a_server_that_dies_while_serving_is_an_error(

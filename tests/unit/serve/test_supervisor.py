@@ -136,6 +136,55 @@ def test_one_dead_loop_leaves_the_others_alive(watch: Watch, processes: dict) ->
     assert lost["pids"] == [dead.pid]
 
 
+def test_old_loops_end_when_the_jobs_that_were_there_have_ended(
+    watch: Watch, processes: dict
+) -> None:
+    dead, other = processes["denoiser"]
+    watch.server.jobs_listed = [JOB]
+    dead.kill()
+    wait_gone([dead], 5.0)
+    watch.tick()
+    for _ in range(10):
+        watch.tick()
+    assert is_alive(other)
+    watch.server.jobs_listed = [JOB | {"job_id": "later"}]  # bound to the new processes
+    watch.tick()
+    assert wait_gone([other], 5.0) == []
+    assert watch.said[-1] == "ended 1 old processes that no job needs any more"
+    assert watch.server.orders == [("unload", "denoiser"), ("load", "denoiser")]
+
+
+def test_a_job_that_is_registered_late_keeps_the_old_loops(watch: Watch, processes: dict) -> None:
+    dead, other = processes["denoiser"]
+    dead.kill()
+    wait_gone([dead], 5.0)
+    watch.tick()
+    watch.tick()
+    watch.server.jobs_listed = [JOB]  # was on its way
+    for _ in range(10):
+        watch.tick()
+    assert is_alive(other)
+
+
+def test_what_an_earlier_death_left_is_not_taken_for_new(
+    watch: Watch, processes: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its end would be one more death, and eight more processes."""
+    dead, other = processes["denoiser"]
+    (leftover,) = processes["muxer"]
+    standing = [dead, other, leftover]
+    monkeypatch.setattr(
+        "minimax_h3.serve.healing.find_stubs", lambda pid: {"denoiser": list(standing)}
+    )
+
+    def load(model: str, timeout_s: float) -> None:
+        standing.append(processes["dit_fl2va"][0])
+
+    monkeypatch.setattr(watch.server, "load", load)
+    healed = Healer(watch.server, 1, 10.0, watch.said.append).heal("denoiser", [dead, other])
+    assert healed.stubs == (processes["dit_fl2va"][0],)
+
+
 def test_an_idle_model_that_is_mute_twice_is_ended(watch: Watch, processes: dict) -> None:
     watch.server.mute.add("muxer")
     watch.tick(11.0)

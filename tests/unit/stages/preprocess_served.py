@@ -21,7 +21,7 @@ from minimax_h3.stages.base import StageContext, StageRequest, Tensors, text_ten
 from minimax_h3.stages.preprocess import PreprocessStage
 
 LOG = logging.getLogger("test")
-SMALL = {"WIDTH": np.array([64], np.int32), "HEIGHT": np.array([64], np.int32)}
+SMALL = {"WIDTH": np.array([64], np.int64), "HEIGHT": np.array([64], np.int64)}
 Answer = dict[str, NDArray[np.generic]]
 
 

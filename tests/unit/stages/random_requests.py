@@ -44,8 +44,8 @@ class RandomRequests:
     def __call__(self) -> dict[str, object]:
         pick = self.random
         tensors: dict[str, object] = {
-            "WIDTH": np.array([64], np.int32),
-            "HEIGHT": np.array([64], np.int32),
+            "WIDTH": np.array([64], np.int64),
+            "HEIGHT": np.array([64], np.int64),
         }
         if pick.random() < 0.98:
             tensors["PROMPT"] = text_tensor(pick.choice(("a fox",) * 40 + PROMPTS))
@@ -54,8 +54,7 @@ class RandomRequests:
         for name in pick.sample(
             ["WIDTH", "NUM_FRAMES", "NUM_OUTPUTS", "SEED"], int(pick.random() < 0.1)
         ):
-            kind = np.int64 if name == "SEED" else np.int32
-            tensors[name] = np.array([pick.choice(NUMBERS)], kind)
+            tensors[name] = np.array([pick.choice(NUMBERS)], np.int64)
         if pick.random() < 0.1:
             tensors[pick.choice(["DURATION", "FPS"])] = np.array([pick.choice(FLOATS)], np.float32)
         if pick.random() < 0.05:
@@ -71,7 +70,7 @@ class RandomRequests:
             tensors["REFERENCES"] = files(*self.elements(pick.choice([0, 1, 1, 2, 3, 13])))
         if pick.random() < 0.05:
             indices = [pick.choice([0, -1, 1, 7]) for _ in range(pick.randrange(4))]
-            tensors["FRAME_INDICES"] = np.array(indices, np.int32)
+            tensors["FRAME_INDICES"] = np.array(indices, np.int64)
         if pick.random() < 0.05:
             starts = [pick.choice(FLOATS) for _ in range(pick.randrange(4))]
             tensors["START_TIME_SECONDS"] = np.array(starts, np.float32)

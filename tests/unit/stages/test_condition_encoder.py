@@ -105,7 +105,7 @@ def clip(frames: int) -> bytes:
 
 
 PICTURES = [picture(0), picture(1)]
-SOUNDS = [sound(2.5, 220), sound(2.0, 440)]
+SOUNDS = [sound(1.25, 220), sound(1.0, 440)]
 CLIP = clip(60)
 
 
@@ -172,10 +172,10 @@ def test_keyframes_are_encoded_in_order(stage) -> None:
 def test_references_keep_their_order_and_a_driving_sound_comes_last(stage) -> None:
     planned = plan_reference(inspect(CLIP, "references[2]"), 2, 124)
     conditions = (
-        condition(DRIVING_AUDIO, 0, SOUNDS[0], audio_latents=100),
+        condition(DRIVING_AUDIO, 0, SOUNDS[0], audio_latents=50),
         shown(IMAGE, 1, PICTURES[0], 96, 64),
         replace(planned, width=64, height=32),
-        condition(AUDIO, 3, SOUNDS[1], audio_latents=80),
+        condition(AUDIO, 3, SOUNDS[1], audio_latents=40),
     )
     files = [SOUNDS[0], PICTURES[0], CLIP, SOUNDS[1]]
     plan = make_plan(*conditions)
@@ -184,7 +184,7 @@ def test_references_keep_their_order_and_a_driving_sound_comes_last(stage) -> No
     visual = [video_to_rows(stage._video.encode(media[index].frames)) for index in (1, 2)]
     heard = [audio_to_rows(stage._audio.encode(media[index].waveform)) for index in (2, 3, 0)]
     assert [len(rows) for rows in visual] == [6, 17 * 2]
-    assert [len(rows) for rows in heard] == [2 * planned.audio_latents, 160, 200]
+    assert [len(rows) for rows in heard] == [2 * planned.audio_latents, 80, 100]
     assert np.array_equal(answer["CONDITION_ROWS"][0], torch.cat(visual).numpy())
     assert np.array_equal(answer["AUDIO_CONDITION_ROWS"][0], torch.cat(heard).numpy())
 
@@ -202,7 +202,7 @@ def test_a_file_that_changed_since_it_was_planned_is_refused(stage, media_root: 
     (media_root / "changed.png").write_bytes(PICTURES[1])
     with pytest.raises(InvalidRequestError, match=r"keyframes\[0\]: changed since"):
         run(stage, plan, keyframes=[b"file:changed.png"])
-    with pytest.raises(InvalidRequestError, match=r"keyframes\[0\]: file:'\.\./x' is not legal"):
+    with pytest.raises(InvalidRequestError, match=r"keyframes\[0\]: 'file:\.\./x' is not legal"):
         run(stage, plan, keyframes=[b"file:../x"])
 
 
@@ -214,8 +214,8 @@ def test_names_are_refused_without_a_media_root(tiny_checkpoint: Path, jobs: Job
 
 
 def test_rows_that_the_plan_does_not_expect_are_an_error(stage) -> None:
-    wrong = condition(AUDIO, 0, SOUNDS[1], audio_latents=81)
-    with pytest.raises(H3Error, match="160 rows of audio 0, where the plan has 162"):
+    wrong = condition(AUDIO, 0, SOUNDS[1], audio_latents=41)
+    with pytest.raises(H3Error, match="80 rows of audio 0, where the plan has 82"):
         run(stage, make_plan(wrong), references=[SOUNDS[1]])
 
 

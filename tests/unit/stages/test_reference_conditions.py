@@ -96,10 +96,10 @@ def pipeline(tiny_diffusers_checkpoint: Path) -> ReferencePipeline:
 def request(points: int, **tensors: np.ndarray) -> dict[str, np.ndarray]:
     return {
         "PROMPT": np.array([PROMPT.encode()], dtype=object),
-        "WIDTH": np.array([WIDTH], np.int32),
-        "HEIGHT": np.array([HEIGHT], np.int32),
-        "NUM_FRAMES": np.array([FRAMES], np.int32),
-        "NUM_INFERENCE_STEPS": np.array([points], np.int32),
+        "WIDTH": np.array([WIDTH], np.int64),
+        "HEIGHT": np.array([HEIGHT], np.int64),
+        "NUM_FRAMES": np.array([FRAMES], np.int64),
+        "NUM_INFERENCE_STEPS": np.array([points], np.int64),
         "SEED": np.array([SEED], np.int64),
         "RETURN_FRAMES": np.array([True]),
         "OPTIONS": np.array([b'{"noise_recipe": "single_stream"}'], dtype=object),
@@ -162,7 +162,7 @@ def test_fl2va_equals_the_reference(
     files = {"first": ANCHOR, "last": FOLLOWER}
     tensors = {
         "KEYFRAMES": np.array([files[name] for name in anchors], dtype=object),
-        "FRAME_INDICES": np.array([{"first": 0, "last": -1}[name] for name in anchors], np.int32),
+        "FRAME_INDICES": np.array([{"first": 0, "last": -1}[name] for name in anchors], np.int64),
     }
     names = {"first": "image", "last": "last_image"}
     media = {names[name]: Image.open(io.BytesIO(files[name])) for name in anchors}

@@ -16,6 +16,7 @@ from minimax_h3.core.config import StageConfig
 from minimax_h3.core.errors import (
     CancelledError,
     CapacityError,
+    DeadlineRefusedError,
     H3Error,
     InvalidRequestError,
     RemoteStageError,
@@ -25,6 +26,7 @@ from minimax_h3.stages import stream as stream_module
 from minimax_h3.stages.base import StageRequest, text_tensor
 from minimax_h3.stages.job_client import JobClient
 from minimax_h3.stages.stream import StreamStage
+from minimax_h3.stages.stream_events import error_event
 
 LOG = logging.getLogger("test")
 
@@ -106,7 +108,7 @@ def stage(server: Server, **config: object) -> StreamStage:
 
 def request(result_as: str | None = None, request_id: str = "mine", **options: object):
     tensors = {"PROMPT": text_tensor("p"), "OPTIONS": text_tensor(json.dumps(options))}
-    tensors |= {"WIDTH": np.array([64], np.int32), "HEIGHT": np.array([64], np.int32)}
+    tensors |= {"WIDTH": np.array([64], np.int64), "HEIGHT": np.array([64], np.int64)}
     tensors |= {} if result_as is None else {"RESULT_AS": text_tensor(result_as)}
     return StageRequest(tensors, request_id)
 
@@ -165,6 +167,11 @@ def test_forms_that_are_legal_json(server: Server, form: str) -> None:
 def test_a_wrong_request_never_waits(server: Server, result_as, options, named: str) -> None:
     with pytest.raises(InvalidRequestError, match=named):
         opened(stage(server), result_as, **options)
+
+
+def test_a_long_request_id_never_waits(server: Server) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^request_id: 5,000 "):
+        opened(stage(server), request_id="i" * 5000)
 
 
 def test_a_handle_needs_a_server_that_keeps_results(server: Server) -> None:
@@ -257,6 +264,20 @@ def test_an_error_is_an_event_with_its_kind_and_frees_the_place(server: Server) 
     told = answers.events[-1]
     assert (told["event"], told["kind"], told["code"]) == ("error", "remote_stage", "INTERNAL")
     assert server.say({"op": "ping"})["active"] == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "retry"),
+    [
+        (InvalidRequestError("width: 3"), "INVALID_ARGUMENT", False),
+        (WorkerLostError("muxer died"), "UNAVAILABLE", True),
+        (DeadlineRefusedError("too late"), "UNAVAILABLE", True),
+    ],
+)
+def test_the_code_of_an_error_is_the_word_of_grpc(error: H3Error, code: str, retry: bool) -> None:
+    told = error_event("j", error)
+    assert told["code"] == code
+    assert ("retry_after_s" in told) is retry
 
 
 def test_a_lost_worker_ends_the_stream_although_its_call_hangs(server: Server) -> None:

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     smart_resize as stock_picture,
@@ -31,14 +31,12 @@ def test_the_released_limits_are_read(processor: Path) -> None:
     assert load_vision_rules(processor) == RELEASED
 
 
-@settings(max_examples=300, deadline=None)
 @given(width=SIDES, height=SIDES)
 def test_picture_sizes_equal_transformers(width: int, height: int) -> None:
     shown = stock_picture(height, width, 32, *RELEASED.picture_pixels)
     assert RELEASED.picture_size(width, height) == shown[::-1]
 
 
-@settings(max_examples=300, deadline=None)
 @given(frames=st.integers(2, 40), width=SIDES, height=SIDES)
 @example(frames=23, width=1088, height=1024)
 @example(frames=25, width=1088, height=960)

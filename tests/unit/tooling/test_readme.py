@@ -91,7 +91,7 @@ def test_the_python_snippet_compiles_and_uses_real_tensors() -> None:
     compile(snippet, "README.md", "exec")
     specs = {spec.name: spec.dtype for spec in REQUEST_INPUTS}
     assert specs["PROMPT"] == "STRING"
-    assert specs["WIDTH"] == specs["HEIGHT"] == "INT32"
+    assert specs["WIDTH"] == specs["HEIGHT"] == "INT64"
     for name in ("PROMPT", "WIDTH", "HEIGHT"):
         assert f'"{name}"' in snippet
 

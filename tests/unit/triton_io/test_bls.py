@@ -84,6 +84,19 @@ def test_a_stopping_server_is_worth_another_try_later() -> None:
         BlsCaller("token")("dit_fl2va", REQUEST, ["STATE"])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Failed for execute the inference request. Model 'dit_fl2va' is not ready.",
+        "Request for unknown model: 'dit_fl2va' has no available versions",
+    ],
+)
+def test_a_model_between_two_processes_is_worth_another_try(text: str) -> None:
+    fail_with(text)
+    with pytest.raises(errors.CapacityError, match=r"dit_fl2va is being .*; retry after 5 s"):
+        BlsCaller("token")("dit_fl2va", REQUEST, ["STATE"])
+
+
 def test_a_call_that_cannot_be_made_is_a_remote_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(request: pb_utils.InferenceRequest) -> None:
         raise pb_utils.TritonModelException("no such model")

@@ -134,7 +134,7 @@ def test_requests_at_once(server: InProcessServer) -> None:
     [
         ({"FOO": text_tensor("x")}, "unexpected inference input 'FOO'"),
         ({"WIDTH": np.array([1.0], np.float32)}, "input 'WIDTH' data-type is 'FP32'"),
-        ({"WIDTH": np.array([1, 2], np.int32)}, "unexpected shape for input 'WIDTH'"),
+        ({"WIDTH": np.array([1, 2], np.int64)}, "unexpected shape for input 'WIDTH'"),
     ],
 )
 def test_the_servers_own_checks(server: InProcessServer, inputs: dict, message: str) -> None:

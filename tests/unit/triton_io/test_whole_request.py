@@ -13,10 +13,10 @@ from minimax_h3.stages.base import text_tensor
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 SMALL = {
     "PROMPT": text_tensor("a red ball bounces"),
-    "WIDTH": np.array([64], np.int32),
-    "HEIGHT": np.array([64], np.int32),
-    "NUM_FRAMES": np.array([107], np.int32),
-    "NUM_INFERENCE_STEPS": np.array([4], np.int32),
+    "WIDTH": np.array([64], np.int64),
+    "HEIGHT": np.array([64], np.int64),
+    "NUM_FRAMES": np.array([107], np.int64),
+    "NUM_INFERENCE_STEPS": np.array([4], np.int64),
 }
 
 
@@ -61,4 +61,6 @@ def test_a_prompt_becomes_a_file_and_a_wrong_one_a_refusal(
             server.infer("minimax_h3", SMALL | {"FPS": np.array([30], np.float32)})
         assert refusal.value.code == "INVALID_ARG"
         assert "fps: 30.0 is not legal; legal: 24" in refusal.value.message
+        with pytest.raises(InferenceError, match="request_id: 5,000 characters are not legal"):
+            server.infer("minimax_h3", SMALL, request_id="i" * 5000)
         assert ask_jobs(server, {"op": "ping"})["active"] == 0

@@ -55,7 +55,7 @@ def test_frame_spans_follow_the_released_geometry(vae16):
     assert (own, kept) == (slice(3, 20), slice(23, 28))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(latents=st.integers(3, 40))
 def test_frame_count_equals_diffusers_at_every_length(vae4, latents):
     with torch.inference_mode():

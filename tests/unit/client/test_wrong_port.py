@@ -1,0 +1,88 @@
+"""A client that is pointed at the port of the other protocol says so, and what to pass."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import grpc
+import pytest
+
+from h3_client import cli
+from h3_client.client import H3Client
+from h3_client.errors import H3ClientError
+from h3_client.stream import ClipStream
+
+
+class Live(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def http_port() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Live)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def grpc_port() -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def check(error: H3ClientError, address: str, advice: str) -> None:
+    assert error.status == "CONNECTION"
+    assert address in error.message
+    assert advice in error.message
+    assert error.message.isprintable()
+
+
+def test_http_at_the_grpc_port(grpc_port: str) -> None:
+    with pytest.raises(H3ClientError) as wrong, H3Client(grpc_port, "http") as client:
+        client.generate("a fox")
+    check(wrong.value, grpc_port, "speaks gRPC")
+    check(wrong.value, grpc_port, "leave out --http")
+
+
+def test_grpc_at_the_http_port(http_port: str) -> None:
+    with pytest.raises(H3ClientError) as wrong, H3Client(http_port) as client:
+        client.ping()
+    check(wrong.value, http_port, "speaks HTTP")
+    check(wrong.value, http_port, "pass --http")
+
+
+def test_a_stream_at_the_http_port(http_port: str) -> None:
+    with pytest.raises(H3ClientError) as wrong, ClipStream(http_port, "a fox") as stream:
+        next(iter(stream))
+    check(wrong.value, http_port, "speaks HTTP")
+
+
+def test_a_stream_where_nobody_is() -> None:
+    with pytest.raises(H3ClientError) as lost, ClipStream("127.0.0.1:1", "a fox") as stream:
+        next(iter(stream))
+    check(lost.value, "127.0.0.1:1", "no Triton server answers")
+
+
+@pytest.mark.parametrize(
+    "words", [("health",), ("generate", "a fox", "--http", "--quiet"), ("jobs", "--http")]
+)
+def test_the_command_line_at_the_grpc_port(
+    words: tuple[str, ...], grpc_port: str, capsys: pytest.CaptureFixture[str], tmp_path
+) -> None:
+    output = ("-o", str(tmp_path / "o.mp4")) if words[0] == "generate" else ()
+    assert cli.main([*words, "--url", grpc_port, *output]) == 1
+    said = "".join(capsys.readouterr())
+    assert f"{grpc_port} speaks gRPC" in said
+    assert "by default port 8000" in said
+    assert said.replace("\n", "").isprintable()
