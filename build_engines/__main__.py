@@ -11,6 +11,7 @@ import torch
 from build_engines.attention_kernels import Toolchain, build
 from build_engines.convert import convert_to_diffusers
 from build_engines.full_width import Pencil, write_full_width
+from build_engines.h3_tiny import assemble
 from build_engines.released_configs import released
 from build_engines.tiny_checkpoint import PARTITIONS, write_tiny, write_tiny_pair
 from build_engines.verify import verify
@@ -68,6 +69,10 @@ def _kernels(arguments: argparse.Namespace) -> None:
         print(line, flush=True)
 
 
+def _h3_tiny(arguments: argparse.Namespace) -> None:
+    print(f"wrote {assemble(arguments.parts, arguments.folder, arguments.reports)}")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands."""
     parser = argparse.ArgumentParser(prog="build_engines", description=__doc__)
@@ -106,6 +111,12 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_argument("folder", type=Path)
     check.add_argument("--task-type", choices=("fl2va", "ref2va"), default="fl2va")
     check.set_defaults(run=_verify)
+
+    trained = commands.add_parser("h3-tiny", help="put the trained parts together, with their card")
+    trained.add_argument("folder", type=Path)
+    trained.add_argument("--from", type=Path, required=True, dest="parts", metavar="DIR")
+    trained.add_argument("--reports", type=Path, help="JSON reports for the card [DIR]")
+    trained.set_defaults(run=_h3_tiny)
 
     kernels = commands.add_parser("kernels", help="compile the attention kernels for Hopper GPUs")
     kernels.add_argument("--folder", type=Path, default=NATIVE_FOLDER)

@@ -11,12 +11,13 @@ import torch
 from build_engines.train_tiny.architecture import new_audio_vae, new_video_vae
 from build_engines.train_tiny.audio_learner import AudioLearner
 from build_engines.train_tiny.pieces import Learner, Piece, run_piece
+from build_engines.train_tiny.scenes import SceneTensors
 from build_engines.train_tiny.vae_files import resume_audio_vae, resume_video_vae
 from build_engines.train_tiny.video_learner import VideoLearner
 from minimax_h3.core.errors import H3Error
 
 
-def _video(arguments: argparse.Namespace, device: torch.device) -> Learner:
+def _video(arguments: argparse.Namespace, device: torch.device) -> VideoLearner:
     module = new_video_vae(arguments.seed)
     if arguments.resume is not None:
         resume_video_vae(module, arguments.resume)
@@ -29,7 +30,7 @@ def _video(arguments: argparse.Namespace, device: torch.device) -> Learner:
     )
 
 
-def _audio(arguments: argparse.Namespace, device: torch.device) -> Learner:
+def _audio(arguments: argparse.Namespace, device: torch.device) -> AudioLearner:
     module = new_audio_vae(arguments.seed)
     if arguments.resume is not None:
         resume_audio_vae(module, arguments.resume)
@@ -42,24 +43,50 @@ def _audio(arguments: argparse.Namespace, device: torch.device) -> Learner:
     )
 
 
-def _train(make: Callable[[argparse.Namespace, torch.device], Learner]) -> Callable[..., None]:
+def _train(
+    make: Callable[[argparse.Namespace, torch.device], Learner[SceneTensors]],
+) -> Callable[..., None]:
     def run(arguments: argparse.Namespace) -> None:
         device = torch.device(arguments.device)
         # Trying out algorithms pays for a few large convolutions, not for hundreds of small ones.
         torch.backends.cudnn.benchmark = make is _video
         torch.set_float32_matmul_precision("high")
-        piece = Piece(
-            seconds=arguments.seconds,
-            max_steps=arguments.max_steps,
-            peak_rate=arguments.peak_rate,
-            warm_up_steps=arguments.warm_up_steps,
-            seed=arguments.seed,
-        )
         learner = make(arguments, device)
         use_graphs = device.type == "cuda" and not arguments.no_graphs
-        run_piece(learner, piece, arguments.folder, use_graphs=use_graphs, say=_say)
+        run_piece(learner, _piece(arguments), arguments.folder, use_graphs=use_graphs, say=_say)
 
     return run
+
+
+def _train_dit(arguments: argparse.Namespace) -> None:
+    # Its imports, the text encoder's library among them, take seconds that the others do not need.
+    from build_engines.train_tiny.dit_piece import DitPiece, parse_formats, run_dit_piece
+
+    device = torch.device(arguments.device)
+    torch.set_float32_matmul_precision("high")
+    settings = DitPiece(
+        partition=arguments.partition,
+        vaes=arguments.vaes,
+        resume=arguments.resume,
+        pool_seconds=arguments.pool_seconds,
+        pool=arguments.pool,
+        batch=arguments.batch or 32,
+        formats=parse_formats(arguments.formats),
+        held_out=arguments.held_out or 32,
+    )
+    use_graphs = device.type == "cuda" and not arguments.no_graphs
+    piece = _piece(arguments)
+    run_dit_piece(settings, piece, arguments.folder, device, use_graphs=use_graphs, say=_say)
+
+
+def _piece(arguments: argparse.Namespace) -> Piece:
+    return Piece(
+        seconds=arguments.seconds,
+        max_steps=arguments.max_steps,
+        peak_rate=arguments.peak_rate,
+        warm_up_steps=arguments.warm_up_steps,
+        seed=arguments.seed,
+    )
 
 
 def _say(line: str) -> None:
@@ -90,18 +117,18 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     for name, make, rate in (("video-vae", _video, 1e-3), ("audio-vae", _audio, 5e-4)):
         train = commands.add_parser(name, help=f"one piece of training of the {name}")
-        train.add_argument("folder", type=Path, help="gets weights, configuration and curves")
-        train.add_argument("--resume", type=Path, help="folder of an earlier piece")
-        train.add_argument("--seconds", type=float, default=240.0)
-        train.add_argument("--max-steps", type=int, default=1_000_000)
-        train.add_argument("--peak-rate", type=float, default=rate)
-        train.add_argument("--warm-up-steps", type=int, default=200)
-        train.add_argument("--batch", type=int, help="scenes a step")
-        train.add_argument("--held-out", type=int, help="clips an evaluation")
-        train.add_argument("--seed", type=int, default=0, help="another one for each piece")
-        train.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-        train.add_argument("--no-graphs", action="store_true", help="run steps one by one")
+        _add_piece(train, rate)
         train.set_defaults(run=_train(make))
+    for name, partition in (("dit", "FL2VA"), ("ref", "Ref2VA")):
+        train = commands.add_parser(name, help=f"one piece of training of the {partition} networks")
+        _add_piece(train, 1e-3 if name == "dit" else 5e-4)
+        train.add_argument("--vaes", type=Path, required=True, help="trained autoencoders")
+        train.add_argument("--pool", type=int, default=40_000, help="most clips to encode first")
+        train.add_argument("--pool-seconds", type=float, default=60.0, help="for encoding them")
+        train.add_argument(
+            "--formats", default="", help="WxHxF:SHARE,... instead of the usual ones"
+        )
+        train.set_defaults(run=_train_dit, partition=partition)
 
     measure = commands.add_parser("report", help="figures of trained autoencoders, by the loaders")
     measure.add_argument("checkpoint", type=Path, help="folder with video_vae/ and audio_vae/")
@@ -115,6 +142,21 @@ def build_parser() -> argparse.ArgumentParser:
     sample.add_argument("--index", type=int, default=0)
     sample.set_defaults(run=_sample)
     return parser
+
+
+def _add_piece(train: argparse.ArgumentParser, rate: float) -> None:
+    """Options of every piece of training."""
+    train.add_argument("folder", type=Path, help="gets weights, configuration and curves")
+    train.add_argument("--resume", type=Path, help="folder of an earlier piece")
+    train.add_argument("--seconds", type=float, default=240.0)
+    train.add_argument("--max-steps", type=int, default=1_000_000)
+    train.add_argument("--peak-rate", type=float, default=rate)
+    train.add_argument("--warm-up-steps", type=int, default=200)
+    train.add_argument("--batch", type=int, help="scenes a step")
+    train.add_argument("--held-out", type=int, help="clips an evaluation")
+    train.add_argument("--seed", type=int, default=0, help="another one for each piece")
+    train.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    train.add_argument("--no-graphs", action="store_true", help="run steps one by one")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

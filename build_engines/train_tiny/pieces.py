@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from build_engines.train_tiny.curves import write_curves
-from build_engines.train_tiny.scenes import SceneTensors
 
 _GRAPH_WARM_UP = 3
 
@@ -47,18 +46,33 @@ class Piece:
     averaging: float = 0.002
 
 
-class Learner(Protocol):
+class Batch(Protocol):
+    """Tensors of one step."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on another device."""
+
+    def copy_(self, other: Self, /) -> None:
+        """Take over another batch of the same kind, in place."""
+
+
+_Batch = TypeVar("_Batch", bound=Batch)
+
+
+class Learner(Protocol[_Batch]):
     """A model in training."""
 
-    module: nn.Module
+    @property
+    def module(self) -> nn.Module:
+        """Its parameters are trained."""
 
     def kind_of(self, step: int) -> str:
         """Which kind of batch a step takes."""
 
-    def draw(self, kind: str, step: int) -> SceneTensors:
-        """Scenes of a step, on the CPU."""
+    def draw(self, kind: str, step: int) -> _Batch:
+        """The batch of a step, on the CPU."""
 
-    def losses(self, kind: str, scenes: SceneTensors) -> dict[str, Tensor]:
+    def losses(self, kind: str, batch: _Batch, /) -> dict[str, Tensor]:
         """Scalars on the device; `total` is minimised. No call may wait for the device."""
 
     def evaluate(self) -> dict[str, float]:
@@ -77,7 +91,7 @@ class Log:
 
 
 def run_piece(
-    learner: Learner,
+    learner: Learner[_Batch],
     piece: Piece,
     folder: Path,
     *,
@@ -143,10 +157,10 @@ def _line(entry: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:.5g}" for name, value in entry.items())
 
 
-class Steps:
+class Steps(Generic[_Batch]):
     """Optimizer steps of a learner, with a running average of its weights."""
 
-    def __init__(self, learner: Learner, piece: Piece, use_graphs: bool) -> None:
+    def __init__(self, learner: Learner[_Batch], piece: Piece, use_graphs: bool) -> None:
         """Set up the optimizer.
 
         Raises:
@@ -171,7 +185,7 @@ class Steps:
             capturable=self._device.type == "cuda",
         )
         self._averaged = [parameter.detach().clone() for parameter in self._parameters]
-        self._inputs: dict[str, SceneTensors] = {}
+        self._inputs: dict[str, _Batch] = {}
         self._losses: dict[str, dict[str, Tensor]] = {}
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
         self._calls: dict[str, int] = {}
@@ -194,13 +208,13 @@ class Steps:
             The losses, on the device.
         """
         kind = self._learner.kind_of(step)
-        scenes = self._learner.draw(kind, step)
+        batch = self._learner.draw(kind, step)
         self._rate.fill_(rate)
         if not self._use_graphs:
-            return self._step(kind, scenes.to(self._device))
+            return self._step(kind, batch.to(self._device))
         if kind not in self._inputs:
-            self._inputs[kind] = scenes.to(self._device)
-        self._inputs[kind].copy_(scenes)
+            self._inputs[kind] = batch.to(self._device)
+        self._inputs[kind].copy_(batch)
         return self._replay(kind)
 
     def _replay(self, kind: str) -> dict[str, Tensor]:
@@ -217,15 +231,17 @@ class Steps:
         if kind not in self._graphs:
             self._optimizer.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # Graphs run one after another, so all of them may use the first one's memory.
+            shared = next((other.pool() for other in self._graphs.values()), None)
+            with torch.cuda.graph(graph, pool=shared):
                 self._losses[kind] = self._step(kind, inputs)
             self._graphs[kind] = graph
         self._graphs[kind].replay()
         return self._losses[kind]
 
-    def _step(self, kind: str, scenes: SceneTensors) -> dict[str, Tensor]:
+    def _step(self, kind: str, batch: _Batch) -> dict[str, Tensor]:
         self._optimizer.zero_grad(set_to_none=True)
-        losses = self._learner.losses(kind, scenes)
+        losses = self._learner.losses(kind, batch)
         torch.autograd.backward(losses["total"])
         losses["gradient"] = nn.utils.clip_grad_norm_(self._parameters, 1.0)
         self._optimizer.step()

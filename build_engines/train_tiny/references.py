@@ -13,8 +13,8 @@ from build_engines.train_tiny.scenes import Draw, Scene, SceneObject, draw_scene
 from build_engines.train_tiny.sound import render_sound, tone
 from minimax_h3.core.constants import AUDIO_SAMPLE_RATE_HZ, VIDEO_FPS
 
-PICTURE, TONE, CLIP = "picture", "tone", "clip"
-KINDS = (PICTURE, TONE, CLIP)
+PICTURE, TONE, CLIP, PICTURE_AND_TONE = "picture", "tone", "clip", "picture and tone"
+KINDS = (PICTURE, TONE, CLIP, PICTURE_AND_TONE)
 PITCH_RANGE_HZ = (196.0, 784.0)
 TONE_SAMPLES = 76_800  # 2.4 s
 CLIP_FRAMES = 56  # 17 n + 5
@@ -44,8 +44,8 @@ def draw_reference(
 ) -> Reference:
     """Draw a scene that depends on a reference.
 
-    A picture stands for colour and shape, a tone for the pitch; the target of a clip is what
-    follows it.
+    A picture stands for colour and shape, a tone for the pitch, both together for both; the target
+    of a clip is what follows it.
 
     Raises:
         ValueError: an unknown kind.
@@ -62,11 +62,13 @@ def draw_reference(
     if kind == PICTURE:
         prompt = text.replace(look, "object of picture 1")
         return Reference(kind, prompt, scene, place, _portrait(draw, thing, canvas))
-    if kind == TONE:
+    if kind in (TONE, PICTURE_AND_TONE):
         low, high = PITCH_RANGE_HZ
         thing.pitch_hz = float(low * (high / low) ** draw.between(0, 1))
-        prompt = text.replace(look, f"{look} that sounds like audio 1")
-        return Reference(kind, prompt, scene, place, None)
+        shown = look if kind == TONE else "object of picture 1"
+        prompt = text.replace(look, f"{shown} that sounds like audio 1")
+        portrait = None if kind == TONE else _portrait(draw, thing, canvas)
+        return Reference(kind, prompt, scene, place, portrait)
     source = dataclasses.replace(scene, num_frames=CLIP_FRAMES)
     return Reference(kind, f"video 1 goes on: {text}", _later(scene, num_frames), place, source)
 
@@ -125,7 +127,7 @@ def reference_sound(reference: Reference) -> Tensor:
     if reference.kind == PICTURE:
         raise ValueError("a picture has no sound")
     source = reference.source
-    if source is not None:
+    if reference.kind == CLIP and source is not None:
         samples = round(source.seconds * AUDIO_SAMPLE_RATE_HZ)
         return render_sound(to_tensors([source]), source.width, source.height, samples)[0]
     times = torch.arange(TONE_SAMPLES) / AUDIO_SAMPLE_RATE_HZ

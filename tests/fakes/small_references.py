@@ -2,8 +2,9 @@
 
 A CPU encodes them in seconds.
 
-In process, `shrink` patches the two constants. For a real server, `write_repository` copies the
-product's repository with the same patch in front of the two models that prepare files.
+In process, `shrink` patches the rule that a checkpoint without one of its own has. For a real
+server, `write_repository` copies the product's repository with the same patch in front of the two
+models that prepare files.
 """
 
 import shutil
@@ -11,27 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from minimax_h3.core import canvas
-from minimax_h3.media import pictures
+from minimax_h3.core.canvas import CanvasRule
+from minimax_h3.weights import manifest
 
 PICTURE_EDGE = 256
 VIDEO_EDGE, VIDEO_PIXELS = 64, 64 * 112
 PRODUCT = Path(__file__).resolve().parents[2] / "model_repository"
 PREPARERS = ("preprocess", "condition_encoder")
+RULE = CanvasRule(VIDEO_EDGE, VIDEO_PIXELS, PICTURE_EDGE)
 _LINES = f"""\
-from minimax_h3.core import canvas
-from minimax_h3.media import pictures
+from minimax_h3.core.canvas import CanvasRule
+from minimax_h3.weights import manifest
 
-canvas.SHORT_EDGE, canvas.MAX_AREA = {VIDEO_EDGE}, {VIDEO_PIXELS}
-pictures.REFERENCE_SHORT_EDGE = {PICTURE_EDGE}
+manifest.RELEASED = {RULE!r}
 """
 
 
 def shrink(patch: pytest.MonkeyPatch) -> None:
     """Prepare references small, until `patch` is undone."""
-    patch.setattr(canvas, "SHORT_EDGE", VIDEO_EDGE)
-    patch.setattr(canvas, "MAX_AREA", VIDEO_PIXELS)
-    patch.setattr(pictures, "REFERENCE_SHORT_EDGE", PICTURE_EDGE)
+    patch.setattr(manifest, "RELEASED", RULE)
 
 
 def write_repository(folder: Path) -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from minimax_h3.core.canvas import canvas_from_size
+from minimax_h3.core.canvas import RELEASED, CanvasRule, canvas_from_size
 from minimax_h3.core.conditions import AUDIO, DRIVING_AUDIO, IMAGE, VIDEO
 from minimax_h3.core.constants import TASK_REF2VA
 from minimax_h3.core.errors import InvalidRequestError
@@ -51,14 +51,16 @@ def check_request_bytes(elements: Iterable[bytes]) -> None:
         check("request_bytes", total, "keyframes, references")
 
 
-def with_canvas(request: GenerationRequest, keyframes: Sequence[MediaFacts]) -> GenerationRequest:
+def with_canvas(
+    request: GenerationRequest, keyframes: Sequence[MediaFacts], rule: CanvasRule = RELEASED
+) -> GenerationRequest:
     """The request with the canvas of its first keyframe, unless width and height were given.
 
     A lone last frame counts as the first one.
     """
     if request.width:
         return request
-    width, height = canvas_from_size(keyframes[0].width, keyframes[0].height)
+    width, height = canvas_from_size(keyframes[0].width, keyframes[0].height, rule)
     return replace(request, width=width, height=height)
 
 

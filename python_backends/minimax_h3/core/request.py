@@ -9,7 +9,7 @@ are reported back in the metadata.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from minimax_h3.core.canvas import canvas_from_ratio, check_canvas
+from minimax_h3.core.canvas import RELEASED, CanvasRule, canvas_from_ratio, check_canvas
 from minimax_h3.core.conditions import FIRST_FRAME, LAST_FRAME
 from minimax_h3.core.constants import TASK_FL2VA, TASK_REF2VA, TASK_T2VA, TASKS, VIDEO_FPS
 from minimax_h3.core.errors import InvalidRequestError
@@ -21,7 +21,6 @@ from minimax_h3.core.fields import (
     DEFAULT_FRAMES,
     DEFAULT_PRESET,
     DEFAULT_PRIORITY,
-    DEFAULT_RATIO,
     DEFAULT_SEED,
     DEFAULT_STEPS,
     FIELDS,
@@ -95,8 +94,14 @@ class GenerationRequest:
     client: str = ""
 
     @classmethod
-    def from_fields(cls, raw: Mapping[str, object]) -> "GenerationRequest":
+    def from_fields(
+        cls, raw: Mapping[str, object], canvas: CanvasRule = RELEASED
+    ) -> "GenerationRequest":
         """Validate raw fields (tensor inputs and OPTIONS merged, lower-case names).
+
+        Args:
+            raw: field name -> value.
+            canvas: the checkpoint's rule, for requests without width and height.
 
         Raises:
             InvalidRequestError: names the field, the value and the legal range.
@@ -104,7 +109,7 @@ class GenerationRequest:
         """
         given = check_types(raw)
         task = _task(given)
-        width, height = _canvas(given)
+        width, height = _canvas(given, canvas)
         request = cls(
             prompt=_prompt(given),
             task=task,
@@ -285,7 +290,7 @@ def _check_fps(given: Mapping[str, object]) -> None:
         raise refuse("fps", given["fps"], FIELDS["fps"].legal)
 
 
-def _canvas(given: Mapping[str, object]) -> tuple[int, int]:
+def _canvas(given: Mapping[str, object], rule: CanvasRule) -> tuple[int, int]:
     """Width and height as given, by ratio, or (0, 0) when the first keyframe will set them."""
     width, height = given.get("width"), given.get("height")
     if (width is None) != (height is None):
@@ -306,4 +311,4 @@ def _canvas(given: Mapping[str, object]) -> tuple[int, int]:
         return width, height
     if given.get("keyframes"):
         return 0, 0
-    return canvas_from_ratio(str(given.get("aspect_ratio", DEFAULT_RATIO)))
+    return canvas_from_ratio(str(given.get("aspect_ratio", rule.ratio)), rule)

@@ -71,8 +71,8 @@ Seconds may exceed their limit by {slack:g} s, the rounding of containers and co
 | greyscale, palette, CMYK or 16 bits a channel | 8-bit RGB |
 | first keyframe of another shape than the canvas | stretched (LANCZOS) |
 | second keyframe of another shape | scaled to cover the canvas, cut at the centre |
-| reference picture | short edge 2048, sides to the nearest 32 |
-| reference video | 24 frames a second, on the 768 canvas of its own ratio |
+| reference picture | short edge 2048, sides to the nearest 32; or the checkpoint's own edge |
+| reference video | 24 frames a second, on the 768 canvas of its own ratio, or the checkpoint's |
 | variable frame rate | resampled by time stamps: whole frames are dropped or doubled |
 | video longer than the clip | cut to the clip's frames, then down to 17 n + 5 |
 | sound | 32 kHz stereo; mono is doubled, more channels are mixed down; cut to the clip's length |

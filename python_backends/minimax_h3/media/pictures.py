@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from minimax_h3.core.canvas import RELEASED, CanvasRule
 from minimax_h3.core.constants import CANVAS_MULTIPLE
 from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.core.limits import LIMITS, check
@@ -18,7 +19,6 @@ from minimax_h3.core.refusals import reason
 
 Pixels: TypeAlias = NDArray[np.uint8]
 
-REFERENCE_SHORT_EDGE = 2048  # pixels; reference pictures are brought to it, upwards too
 
 _ORIENTATION_TAG = 0x0112
 # What brings a picture upright, by its EXIF orientation.
@@ -158,12 +158,12 @@ def prepare_keyframe(picture: Image.Image, width: int, height: int, *, crop: boo
     return resize(picture, *covering)[top : top + height, left : left + width].copy()
 
 
-def reference_size(width: int, height: int) -> tuple[int, int]:
-    """Width and height of a prepared reference picture: short edge 2048, each side to 32.
+def reference_size(width: int, height: int, rule: CanvasRule = RELEASED) -> tuple[int, int]:
+    """Width and height of a prepared reference picture: the short edge is brought to the rule's.
 
     Source: pipeline sheet section 1.7; there is no cap of the area.
     """
-    scale = REFERENCE_SHORT_EDGE / min(width, height)
+    scale = rule.reference_short_edge / min(width, height)
 
     def side(length: int) -> int:
         return max(CANVAS_MULTIPLE, round(length * scale / CANVAS_MULTIPLE) * CANVAS_MULTIPLE)

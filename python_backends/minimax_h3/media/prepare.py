@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from minimax_h3.core.canvas import RELEASED, CanvasRule
 from minimax_h3.core.conditions import (
     AUDIO,
     DRIVING_AUDIO,
@@ -106,6 +107,7 @@ def plan_reference(
     start_s: float = 0.0,
     *,
     driving: bool = False,
+    canvas: CanvasRule = RELEASED,
 ) -> Condition:
     """The condition of a reference.
 
@@ -115,13 +117,14 @@ def plan_reference(
         target_frames: frames of the clip that is made.
         start_s: seconds to skip of a video and its soundtrack.
         driving: True for the sound that takes the place of the clip's own.
+        canvas: the checkpoint's rule.
 
     Raises:
         InvalidRequestError: too little of a video is left behind `start_s`.
     """
     name = f"references[{source}]"
     if facts.kind == IMAGE:
-        width, height = reference_size(facts.width, facts.height)
+        width, height = reference_size(facts.width, facts.height, canvas)
         return Condition(
             IMAGE,
             source,
@@ -142,7 +145,7 @@ def plan_reference(
     start = Fraction(start_s)
     check("video_seconds", float(facts.video.timeline.span - start), f"{name}: after its start")
     shown = presented_frames(facts.video.timeline.span, start, target_frames)
-    width, height = video_canvas(facts.video)
+    width, height = video_canvas(facts.video, canvas)
     return Condition(
         VIDEO,
         source,

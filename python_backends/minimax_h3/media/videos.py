@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from minimax_h3.core.canvas import canvas_from_size
+from minimax_h3.core.canvas import RELEASED, CanvasRule, canvas_from_size
 from minimax_h3.core.constants import VIDEO_FPS
 from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.core.limits import VIDEO_CODECS, check
@@ -211,9 +211,9 @@ def presented_frames(span: Fraction, start: Fraction, target_frames: int) -> int
     return min(target_frames, math.floor((span - start) * VIDEO_FPS + Fraction(1, 2)))
 
 
-def video_canvas(measure: VideoMeasure) -> tuple[int, int]:
+def video_canvas(measure: VideoMeasure, rule: CanvasRule = RELEASED) -> tuple[int, int]:
     """Width and height of the canvas of a video's own shape as it is displayed."""
-    return canvas_from_size(float(measure.width * measure.pixel_ratio), measure.height)
+    return canvas_from_size(float(measure.width * measure.pixel_ratio), measure.height, rule)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,11 +93,12 @@ class PreprocessStage:
         fields = read_fields(request)
         refuse_fields_as_parameters(request)
         check_request_id(request)
-        generation = GenerationRequest.from_fields(fields)
+        canvas = self._manifest.canvas
+        generation = GenerationRequest.from_fields(fields, canvas)
         self._check_served(generation)
         media = read_media(generation, self._files)
-        generation = with_canvas(generation, [file.facts for file in media.keyframes])
-        conditions = plan_conditions(generation, media)
+        generation = with_canvas(generation, [file.facts for file in media.keyframes], canvas)
+        conditions = plan_conditions(generation, media, canvas)
         blocks = blocks_of(conditions, self._vision)
         token_ids, tags = present_request(generation.prompt, blocks, self._tokenizer)
         plan = build_plan(

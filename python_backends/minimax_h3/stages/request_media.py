@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from minimax_h3.core.canvas import RELEASED, CanvasRule
 from minimax_h3.core.conditions import DRIVING_AUDIO, KEYFRAME, Condition
 from minimax_h3.core.media_rules import (
     check_media,
@@ -52,8 +53,15 @@ def read_media(request: GenerationRequest, files: MediaFiles) -> RequestMedia:
     return media
 
 
-def plan_conditions(request: GenerationRequest, media: RequestMedia) -> tuple[Condition, ...]:
+def plan_conditions(
+    request: GenerationRequest, media: RequestMedia, canvas: CanvasRule = RELEASED
+) -> tuple[Condition, ...]:
     """The conditions of a request whose canvas is settled: keyframes, then references in order.
+
+    Args:
+        request: with width and height.
+        media: its files.
+        canvas: the checkpoint's rule, for references.
 
     Raises:
         InvalidRequestError: a start leaves too little of a file.
@@ -67,7 +75,14 @@ def plan_conditions(request: GenerationRequest, media: RequestMedia) -> tuple[Co
     facts = _facts(media.references)
     kinds, starts = condition_kinds(request, facts), start_times(request, facts)
     references = [
-        plan_reference(one, index, request.num_frames, start_s, driving=kind == DRIVING_AUDIO)
+        plan_reference(
+            one,
+            index,
+            request.num_frames,
+            start_s,
+            driving=kind == DRIVING_AUDIO,
+            canvas=canvas,
+        )
         for index, (one, kind, start_s) in enumerate(zip(facts, kinds, starts, strict=True))
     ]
     return (*keyframes, *references)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from minimax_h3.core.canvas import canvas_from_ratio
+from minimax_h3.core.canvas import RELEASED, CanvasRule, canvas_from_ratio
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.contracts import (
     ENSEMBLE,
@@ -33,7 +33,6 @@ from minimax_h3.core.errors import (
     InvalidRequestError,
     error_of,
 )
-from minimax_h3.core.fields import DEFAULT_RATIO
 from minimax_h3.core.plan import packed_rows
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.stages.base import Answers, ModelCaller, StageContext, StageRequest, Tensors
@@ -52,6 +51,7 @@ from minimax_h3.stages.stream_events import (
     result_response,
     state_event,
 )
+from minimax_h3.weights.manifest import stated_canvas
 
 TICK_S = 0.05
 HEARTBEAT_S = 2.0
@@ -121,9 +121,15 @@ class StreamStage:
     name: ClassVar[str] = "minimax_h3_stream"
 
     def __init__(
-        self, config: StageConfig, call: ModelCaller, jobs: JobClient, log: logging.Logger
+        self,
+        config: StageConfig,
+        call: ModelCaller,
+        jobs: JobClient,
+        log: logging.Logger,
+        canvas: CanvasRule = RELEASED,
     ) -> None:
         self._config = config
+        self._canvas = canvas
         self._call = call
         self._jobs = jobs
         self._log = log
@@ -136,9 +142,10 @@ class StreamStage:
 
     @classmethod
     def load(cls, context: StageContext) -> "StreamStage":
-        """Needs nothing but the way to call other models."""
+        """Needs the way to call other models, and the checkpoint's canvas to tell rows by."""
         jobs = JobClient(context.call, context.log)
-        return cls(context.config, context.call, jobs, context.log)
+        canvas = stated_canvas(context.checkpoint_path)
+        return cls(context.config, context.call, jobs, context.log, canvas)
 
     def open(self, request: StageRequest, answers: Answers) -> None:
         """Take a stream on.
@@ -147,7 +154,7 @@ class StreamStage:
             InvalidRequestError, NotAvailableError: a field is wrong; see `core.request`.
             CapacityError: too many streams wait already.
         """
-        stream = read_stream(request, answers, self._config)
+        stream = read_stream(request, answers, self._config, self._canvas)
         with self._lock:
             open_streams = sum(not other.ended for other in self._streams)
             most = self._most_running + self._config.stream_jobs
@@ -302,7 +309,9 @@ class StreamStage:
         stream.fail(error)
 
 
-def read_stream(request: StageRequest, answers: Answers, config: StageConfig) -> Stream:
+def read_stream(
+    request: StageRequest, answers: Answers, config: StageConfig, canvas: CanvasRule = RELEASED
+) -> Stream:
     """Validate a request; nothing that is wrong may wait in the queue first.
 
     Raises:
@@ -311,9 +320,8 @@ def read_stream(request: StageRequest, answers: Answers, config: StageConfig) ->
     refuse_fields_as_parameters(request)
     check_request_id(request)
     tensors = {name: tensor for name, tensor in request.tensors.items() if name != "RESULT_AS"}
-    generation = GenerationRequest.from_fields(
-        read_fields(StageRequest(tensors, request.request_id))
-    )
+    fields = read_fields(StageRequest(tensors, request.request_id))
+    generation = GenerationRequest.from_fields(fields, canvas)
     result_as = request.text("RESULT_AS") if "RESULT_AS" in request.tensors else RESULT_FORMS[0]
     if result_as not in RESULT_FORMS:
         raise InvalidRequestError(
@@ -331,7 +339,7 @@ def read_stream(request: StageRequest, answers: Answers, config: StageConfig) ->
         "task": generation.task,
         "num_steps": generation.num_points - 1,
         "num_clips": generation.num_outputs,
-        "rows": guess_rows(generation),
+        "rows": guess_rows(generation, canvas),
         "priority": generation.priority,
         "client": generation.client,
         "deadline_s": generation.deadline_s,
@@ -340,13 +348,13 @@ def read_stream(request: StageRequest, answers: Answers, config: StageConfig) ->
     return Stream(facts, tensors, result_as, generation.deadline_s, answers, time.time())
 
 
-def guess_rows(generation: GenerationRequest) -> int:
+def guess_rows(generation: GenerationRequest, canvas: CanvasRule = RELEASED) -> int:
     """Packed rows, until the prompt is tokenised and the files are measured.
 
     English has about four bytes a token; a canvas that the first keyframe will set is taken for the
     default one.
     """
     if not generation.width:
-        width, height = canvas_from_ratio(DEFAULT_RATIO)
+        width, height = canvas_from_ratio(canvas.ratio, canvas)
         generation = replace(generation, width=width, height=height)
     return packed_rows(generation, len(generation.prompt.encode()) // 4)

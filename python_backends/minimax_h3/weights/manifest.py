@@ -5,13 +5,15 @@ import itertools
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from minimax_h3.core.canvas import RELEASED, CanvasRule
 from minimax_h3.core.config import COMBINED
 from minimax_h3.core.constants import (
     AUDIO_FLOW_SHIFT,
+    CANVAS_MULTIPLE,
     TASK_FL2VA,
     TASK_REF2VA,
     TASK_T2VA,
@@ -74,6 +76,7 @@ class CheckpointManifest:
         video_flow_shift, audio_flow_shift: sigma shifts.
         defaulted_shifts: names of shifts that the checkpoint does not state.
         base_schedule: positions of a distilled release, before the shift; None for the base model.
+        canvas: sizes that it was trained on.
         digest: SHA-256 over configs, headers and the first values of each tensor; of drawn weights
             it begins with `dummy-`.
     """
@@ -90,6 +93,7 @@ class CheckpointManifest:
     audio_flow_shift: float
     defaulted_shifts: tuple[str, ...]
     base_schedule: tuple[float, ...] | None
+    canvas: CanvasRule
     digest: str
 
     @property
@@ -147,7 +151,7 @@ def _identify(folder: Path, task_type: str) -> CheckpointManifest:
 
 
 def _combine(first: CheckpointManifest, second: CheckpointManifest) -> CheckpointManifest:
-    for name in ("video_flow_shift", "audio_flow_shift", "base_schedule"):
+    for name in ("video_flow_shift", "audio_flow_shift", "base_schedule", "canvas"):
         if getattr(first, name) != getattr(second, name):
             raise CheckpointError(
                 f"{second.root}: {name} {getattr(second, name)} differs from "
@@ -238,6 +242,7 @@ def _read_official(folder: Path, partition: str) -> CheckpointManifest:
     facts: dict[str, object] = {
         "tasks": tuple(str(task).lower() for task in tasks),
         "base_schedule": _schedule(index, release.get("base_schedule")),
+        "canvas": _canvas(index, release.get("canvas", {})),
         **_shifts(index, shifts.get("video"), shifts.get("audio")),
     }
     return _finish(OFFICIAL, partition, folder, configs, weights, facts)
@@ -271,6 +276,7 @@ def _read_diffusers(root: Path, partition: str) -> CheckpointManifest:
     facts: dict[str, object] = {
         "tasks": _DIFFUSERS_TASKS[partition],
         "base_schedule": None,
+        "canvas": RELEASED,
         **_shifts(
             index,
             _scheduler_shift(root / "scheduler"),
@@ -327,11 +333,42 @@ def _digest(
     stated = {
         "partition": partition,
         "configs": configs,
-        "facts": facts,
+        "facts": {name: fact for name, fact in facts.items() if name != "canvas"},
         "files": {name: [file.fingerprint for file in weights[name].files] for name in weights},
         "tokenizer": hashlib.sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
     }
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
+
+
+def stated_canvas(folder: Path) -> CanvasRule:
+    """The canvas rule of a checkpoint, by its index alone; the released one where there is none.
+
+    Raises:
+        CheckpointError: an index is unreadable or states something that is no rule.
+    """
+    if not folder.is_dir():
+        return RELEASED
+    for partition in official_partitions(folder).values():
+        release = _release(partition) or {}
+        return _canvas(partition / "model_index.json", release.get("canvas", {}))
+    return RELEASED
+
+
+def _canvas(source: Path, stated: object) -> CanvasRule:
+    """A checkpoint's own rule; what it does not state is as in the release."""
+    known = asdict(RELEASED)
+    is_rule = isinstance(stated, dict) and all(
+        key in known and type(value) is type(known[key]) for key, value in stated.items()
+    )
+    if is_rule:
+        rule = replace(RELEASED, **stated)  # type: ignore[arg-type]  # a mapping, by the line above
+        edges = (rule.short_edge, rule.reference_short_edge)
+        if min(edges) >= CANVAS_MULTIPLE and rule.max_area >= rule.short_edge**2:
+            return rule
+    raise CheckpointError(
+        f"{source}: _minimax_h3.canvas {stated!r} is not legal; legal: {', '.join(known)}, edges "
+        f"of {CANVAS_MULTIPLE} pixels or more and room for a square"
+    )
 
 
 def _plain_name(folder: Path, config: Config, key: str) -> str:

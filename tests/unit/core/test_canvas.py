@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimax_h3.core.canvas import (
-    MAX_AREA,
     MAX_SIDE,
-    SHORT_EDGE,
+    RELEASED,
     canvas_from_ratio,
     canvas_from_size,
     check_canvas,
@@ -26,7 +25,8 @@ def test_a_canvas_keeps_the_shape_within_the_rounding_of_its_sides(height: int, 
     if not 0.25 <= width / height <= 4:
         return
     made = canvas_from_size(width, height)
-    exact_height = min(SHORT_EDGE if ratio >= 1 else SHORT_EDGE / ratio, (MAX_AREA / ratio) ** 0.5)
+    short = RELEASED.short_edge if ratio >= 1 else RELEASED.short_edge / ratio
+    exact_height = min(short, (RELEASED.max_area / ratio) ** 0.5)
     assert all(side % 32 == 0 for side in made)
     assert abs(made[1] - exact_height) <= ROUNDING + 1e-6
     assert abs(made[0] - exact_height * width / height) <= ROUNDING + 1e-6
