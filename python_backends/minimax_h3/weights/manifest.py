@@ -1,9 +1,7 @@
 """Which checkpoint is this: layout, partition, tasks, sigma shifts. By metadata, without torch."""
 
 import hashlib
-import itertools
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,13 +10,11 @@ from types import MappingProxyType
 from minimax_h3.core.canvas import RELEASED, CanvasRule
 from minimax_h3.core.config import COMBINED
 from minimax_h3.core.constants import (
-    AUDIO_FLOW_SHIFT,
     CANVAS_MULTIPLE,
     TASK_FL2VA,
     TASK_REF2VA,
     TASK_T2VA,
     TEXT_ENCODER_LAYERS,
-    VIDEO_FLOW_SHIFT,
 )
 from minimax_h3.core.errors import CheckpointError
 from minimax_h3.weights.dit_config import DiTConfig
@@ -35,6 +31,7 @@ from minimax_h3.weights.safetensors_files import (
     read_file,
     read_json,
 )
+from minimax_h3.weights.schedule_facts import base_schedule, scheduler_shift, sigma_shifts
 
 OFFICIAL, DIFFUSERS = "official", "diffusers"
 FL2VA, REF2VA = "FL2VA", "Ref2VA"
@@ -241,9 +238,9 @@ def _read_official(folder: Path, partition: str) -> CheckpointManifest:
         raise CheckpointError(f"{index}: _minimax_h3.sigma_shift_scales is not an object")
     facts: dict[str, object] = {
         "tasks": tuple(str(task).lower() for task in tasks),
-        "base_schedule": _schedule(index, release.get("base_schedule")),
+        "base_schedule": base_schedule(index, release.get("base_schedule")),
         "canvas": _canvas(index, release.get("canvas", {})),
-        **_shifts(index, shifts.get("video"), shifts.get("audio")),
+        **sigma_shifts(index, shifts.get("video"), shifts.get("audio")),
     }
     return _finish(OFFICIAL, partition, folder, configs, weights, facts)
 
@@ -277,10 +274,10 @@ def _read_diffusers(root: Path, partition: str) -> CheckpointManifest:
         "tasks": _DIFFUSERS_TASKS[partition],
         "base_schedule": None,
         "canvas": RELEASED,
-        **_shifts(
+        **sigma_shifts(
             index,
-            _scheduler_shift(root / "scheduler"),
-            _scheduler_shift(root / "audio_scheduler"),
+            scheduler_shift(root / "scheduler"),
+            scheduler_shift(root / "audio_scheduler"),
         ),
     }
     return _finish(DIFFUSERS, partition, root, configs, weights, facts)
@@ -378,44 +375,3 @@ def _plain_name(folder: Path, config: Config, key: str) -> str:
             f"{folder / 'config.json'}: {key} {name!r} is not legal; legal: a plain name"
         )
     return name
-
-
-def _scheduler_shift(folder: Path) -> object:
-    config = folder / "scheduler_config.json"
-    return read_json(config).get("shift") if config.is_file() else None
-
-
-def _shifts(source: Path, video: object, audio: object) -> dict[str, object]:
-    stated = {"video": video, "audio": audio}
-    default = {"video": VIDEO_FLOW_SHIFT, "audio": AUDIO_FLOW_SHIFT}
-    facts: dict[str, object] = {
-        "defaulted_shifts": tuple(name for name, value in stated.items() if value is None)
-    }
-    for name, value in stated.items():
-        shift = default[name] if value is None else value
-        if not _is_number(shift) or not float(shift) > 0:  # type: ignore[arg-type]  # a number
-            raise CheckpointError(
-                f"{source}: {name} sigma shift {value!r} is not legal; legal: a positive number"
-            )
-        facts[f"{name}_flow_shift"] = float(shift)  # type: ignore[arg-type]  # a number
-    return facts
-
-
-def _schedule(index: Path, positions: object) -> tuple[float, ...] | None:
-    if positions is None:
-        return None
-    if (
-        not isinstance(positions, list)
-        or len(positions) < 2
-        or not all(_is_number(position) for position in positions)
-        or any(after >= before for before, after in itertools.pairwise(positions))
-    ):
-        raise CheckpointError(
-            f"{index}: _minimax_h3.base_schedule {positions!r} is not legal; legal: at least two "
-            "falling numbers"
-        )
-    return tuple(float(position) for position in positions)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
