@@ -1,4 +1,4 @@
-"""What a checkpoint states about its noise schedule: sigma shifts, and positions if it is distilled."""
+"""What a checkpoint states of its noise schedule: sigma shifts, and positions if distilled."""
 
 import itertools
 import math
