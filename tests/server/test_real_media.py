@@ -119,7 +119,7 @@ def test_clips_of_one_request_share_its_keyframes(server: RunningServer) -> None
 
 def test_names_outside_the_root_are_refused(server: RunningServer) -> None:
     for name in ("../cat.png", "/etc/passwd", "absent.png"):
-        with pytest.raises(H3ClientError, match=r"^keyframes\[0\]: file:") as refusal:
+        with pytest.raises(H3ClientError, match=r"^keyframes\[0\]: 'file:.* legal: ") as refusal:
             generate(server, keyframes=[f"file:{name}"])
         assert refusal.value.status == "INVALID_ARGUMENT"
 
@@ -154,11 +154,8 @@ def test_the_documented_example_runs(server: RunningServer) -> None:
     names: dict[str, object] = {}
     exec(definitions.replace("127.0.0.1:8001", server.grpc_url), names)
     tensor, made = names["tensor"], names["generate"]
-    small = [
-        tensor("WIDTH", "INT64", np.int64, 64),
-        tensor("HEIGHT", "INT64", np.int64, 64),
-        tensor("NUM_INFERENCE_STEPS", "INT64", np.int64, 3),
-    ]
+    names["SIZE"] = {"WIDTH": 64, "HEIGHT": 64}
+    few = tensor("NUM_INFERENCE_STEPS", "INT64", np.int64, 3)
     cat, rocket = CAT.read_bytes(), ROCKET.read_bytes()
     files = [
         [],
@@ -166,4 +163,4 @@ def test_the_documented_example_runs(server: RunningServer) -> None:
         [tensor("REFERENCES", "BYTES", object, cat, rocket)],
     ]
     for given in files:
-        assert check_mp4(made("a fox", *given, *small)).passed
+        assert check_mp4(made("a fox", *given, few)).passed

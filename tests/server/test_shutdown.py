@@ -15,7 +15,7 @@ from minimax_h3.serve.stubs import find_stubs, is_alive
 pytestmark = pytest.mark.timeout(300)
 
 REQUEST = {"prompt": "a red ball", "width": 64, "height": 64}
-GRACE_S = 4.0
+GRACE_S = 6.0
 STOP_S = 15.0
 
 

@@ -11,6 +11,7 @@ import tritonclient.grpc as grpcclient
 from machine_pace import slowness
 
 from h3_client.client import GenerationResult, H3Client
+from minimax_h3.core.contracts import MODELS, models_of
 from minimax_h3.media.check import Expectation, check_mp4, frame_hashes, sample_hash
 
 ATTEMPTS = 12
@@ -61,6 +62,10 @@ def test_lengths(server, duration: float, frames: int) -> None:
     report = check_mp4(result.mp4[0], Expectation(width=64, height=64, num_frames=frames))
     assert report.passed, str(report)
     assert result.metadata["num_frames"] == frames
+
+
+def test_a_start_for_t2va_and_fl2va_holds_one_dit(server) -> None:
+    assert set(server.stubs()) == set(models_of("fl2va")) == set(MODELS) - {"dit_ref2va"}
 
 
 def test_the_same_request_twice_gives_the_same_clip(server) -> None:

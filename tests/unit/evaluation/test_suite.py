@@ -44,6 +44,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return assemble(folder, tmp_path_factory.mktemp("out") / "h3-tiny")
 
 
+@pytest.mark.whole_soak
 def test_every_task_is_made_and_reported(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -85,6 +85,8 @@ def test_rows_are_those_of_the_serving_encoder(vaes: Path, encoders: Encoders) -
     assert 0 < (sampled - encoders.video_rows(frames[:, :, :1])).std() < 0.5
 
 
+@pytest.mark.whole_soak
+@pytest.mark.timeout(600)
 def test_an_overfit_batch_is_learned(encoders: Encoders) -> None:
     """Every kind of keyframe document: the loss of both streams falls by a lot."""
     torch.manual_seed(0)
@@ -96,6 +98,8 @@ def test_an_overfit_batch_is_learned(encoders: Encoders) -> None:
         assert np.mean(values[-8:]) < 0.75 * np.mean(values[:5]), stream
 
 
+@pytest.mark.whole_soak
+@pytest.mark.timeout(600)
 def test_references_are_learned_from(encoders: Encoders) -> None:
     torch.manual_seed(0)
     learner = learner_of(encoders, REFERENCE_TASKS, count=2, batch=2)
@@ -150,7 +154,7 @@ def test_levels_of_conditions() -> None:
     assert held_sigmas(Modality.AUDIO, 1, 2, torch.tensor([0.5]))[0].tolist() == [0.0, 0.5]
 
 
-@pytest.mark.parametrize("task", ["text", *REFERENCE_TASKS])
+@pytest.mark.parametrize("task", ["text", "clip"])
 def test_a_step_reads_no_value_back(task: str, encoders: Encoders) -> None:
     """A CUDA graph cannot hold a step that asks for a number; fake tensors have none to give."""
     learner = learner_of(encoders, [task], count=2, batch=2)
