@@ -12,8 +12,8 @@ H3 := .venv/bin/h3
 PROFILE ?= tiny
 ACCEPT ?= out/accept
 PYTEST := $(PY) -m pytest
-# Tests that measure time have the machine to themselves; the others share it. A server test waits
-# more than it computes, so two cores take three of them at once.
+# Tests that measure time have the machine to themselves. Of the others one process takes those with
+# servers, which wait more than they compute, beside those that take the unit tests.
 TIMED := $(addprefix tests/server/test_,load.py refusals.py scheduling.py t2va.py)
 WORKERS := $(shell n=$$(nproc); echo $$((n < 3 ? 3 : n > 8 ? 8 : n)))
 JUNIT := out/junit-shared.xml out/junit-timed.xml

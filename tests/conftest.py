@@ -22,9 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 WHOLE_SOAK_S = 1800  # the length of `make soak`; a shorter run leaves long matrices out
 
 
-SHARED = ("combined_server", "supervised_server")
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--soak-seconds", type=int, default=120, help="length of the soak tests (make soak: 1800)"
@@ -53,13 +50,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         folder = item.path.relative_to(ROOT / "tests").parts[0]
         if folder in FOLDER_MARKERS:
             item.add_marker(folder)
-        # Parallel processes take whole files, and files that share a server or a GPU together.
-        shared = next((name for name in SHARED if name in _fixtures(item)), str(item.path))
-        item.add_marker(pytest.mark.xdist_group("gpu" if "gpu" in folder else shared))
-
-
-def _fixtures(item: pytest.Item) -> list[str]:
-    return getattr(item, "fixturenames", [])
+        # Of parallel processes one has all servers, or the GPU; the others take file after file.
+        alone = folder in ("server", "gpu", "multigpu")
+        item.add_marker(pytest.mark.xdist_group(folder if alone else str(item.path)))
 
 
 @pytest.fixture(scope="session")

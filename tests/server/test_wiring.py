@@ -1,8 +1,6 @@
 """The ensemble, the adapter and BLS on the real server, with stages that compute nothing."""
 
 import json
-import os
-import signal
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +19,7 @@ from minimax_h3.core.config import StageConfig
 from minimax_h3.core.contracts import ENSEMBLE_STEPS
 from minimax_h3.serve.server_process import ServerProcess, ServerStartError
 from minimax_h3.serve.settings import ServeSettings
+from minimax_h3.serve.stubs import find_stubs
 
 STEP_DELAY_MS = 30
 KINDS = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32, "BOOL": bool, "BYTES": object}
@@ -225,17 +224,11 @@ def test_a_broken_model_stops_the_start_and_is_named(
     assert len(text.splitlines()) <= 4
 
 
-def test_a_dead_jobs_model_breaks_no_answer(
-    start_server: Callable,
-    serve_settings: Callable[..., ServeSettings],
-    tiny_checkpoint: Path,
-    repository: Path,
-) -> None:
-    server = start_server(serve_settings(tiny_checkpoint, repository, running_jobs=1, max_jobs=1))
-    (pid,) = server.stub_pids("jobs")
-    os.kill(pid, signal.SIGKILL)
-    refused = {"PROMPT": ("BYTES", "refuse-denoiser")}
-    status, answer = post(server.process, "minimax_h3", refused)
+def test_a_dead_jobs_model_breaks_no_answer(dummy: ServerProcess) -> None:
+    """The last of this file: nobody gives the server another one."""
+    (jobs,) = find_stubs(dummy.pid)["jobs"]
+    jobs.kill()
+    status, answer = post(dummy, "minimax_h3", {"PROMPT": ("BYTES", "refuse-denoiser")})
     assert status == 400
     assert "refused by denoiser" in answer["error"]
-    assert generate(server.process, "p").as_numpy("MP4").size == 1
+    assert generate(dummy, "p").as_numpy("MP4").size == 1
