@@ -40,6 +40,7 @@ def whole_soak(soak_seconds: int) -> bool:
     return soak_seconds >= WHOLE_SOAK_S
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     hurried = config.getoption("--soak-seconds") < WHOLE_SOAK_S
     for item in items:
