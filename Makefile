@@ -12,11 +12,11 @@ H3 := .venv/bin/h3
 PROFILE ?= tiny
 ACCEPT ?= out/accept
 PYTEST := $(PY) -m pytest
-# Tests that measure time have the machine to themselves. Of the others one process takes those with
-# servers, which wait more than they compute, beside those that take the unit tests.
+# Servers wait more than they compute, so their tests run beside the unit tests; those that measure time
+# have the machine to themselves.
+UNIT := tests/unit tests/contract
 TIMED := $(addprefix tests/server/test_,load.py refusals.py scheduling.py t2va.py)
-WORKERS := $(shell n=$$(nproc); echo $$((n < 3 ? 3 : n > 8 ? 8 : n)))
-JUNIT := out/junit-shared.xml out/junit-timed.xml
+JUNIT := out/junit-unit.xml out/junit-server.xml out/junit-timed.xml
 
 .PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench bench-gpu loadtest clean
 
@@ -47,9 +47,13 @@ accept: checkpoint ## all tasks with real files; ADDRESS=host:port PROFILE=relea
 
 test: setup ## all tests that this machine can run, with the reasons of skips counted
 	@mkdir -p out; rm -f $(JUNIT); status=0; \
-	$(PYTEST) tests $(TIMED:%=--ignore=%) -n $(WORKERS) --dist=loadgroup --junitxml=$(word 1,$(JUNIT)) \
+	$(PYTEST) tests $(UNIT:%=--ignore=%) $(TIMED:%=--ignore=%) --junitxml=$(word 2,$(JUNIT)) \
+	  >out/server-tests.log 2>&1 & servers=$$!; trap 'kill $$servers' INT TERM; \
+	$(PYTEST) $(UNIT) -n auto --maxprocesses=8 --dist=loadfile --junitxml=$(word 1,$(JUNIT)) \
 	  || status=$$?; \
-	$(PYTEST) $(TIMED) --junitxml=$(word 2,$(JUNIT)) || status=$$?; \
+	echo "the server tests go on, in out/server-tests.log"; \
+	wait $$servers || status=$$?; cat out/server-tests.log; \
+	$(PYTEST) $(TIMED) --junitxml=$(word 3,$(JUNIT)) || status=$$?; \
 	$(PY) .ci/skips.py $(JUNIT); exit $$status
 
 test-unit: setup ## unit tests only

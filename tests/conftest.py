@@ -40,7 +40,6 @@ def whole_soak(soak_seconds: int) -> bool:
     return soak_seconds >= WHOLE_SOAK_S
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     hurried = config.getoption("--soak-seconds") < WHOLE_SOAK_S
     for item in items:
@@ -51,9 +50,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         folder = item.path.relative_to(ROOT / "tests").parts[0]
         if folder in FOLDER_MARKERS:
             item.add_marker(folder)
-        # Of parallel processes one has all servers, or the GPU; the others take file after file.
-        alone = folder in ("server", "gpu", "multigpu")
-        item.add_marker(pytest.mark.xdist_group(folder if alone else str(item.path)))
 
 
 @pytest.fixture(scope="session")
