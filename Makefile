@@ -12,11 +12,9 @@ H3 := .venv/bin/h3
 PROFILE ?= tiny
 ACCEPT ?= out/accept
 PYTEST := $(PY) -m pytest
-# Servers wait more than they compute, so their tests run beside the unit tests; those that measure time
-# have the machine to themselves.
-UNIT := tests/unit tests/contract
-TIMED := $(addprefix tests/server/test_,load.py refusals.py scheduling.py t2va.py)
-JUNIT := out/junit-unit.xml out/junit-server.xml out/junit-timed.xml
+# Tests that neither start a server nor measure time, so that they can share the cores.
+PARALLEL := tests/unit tests/contract
+JUNIT := out/junit-unit.xml out/junit-server.xml
 
 .PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench bench-gpu loadtest clean
 
@@ -47,13 +45,9 @@ accept: checkpoint ## all tasks with real files; ADDRESS=host:port PROFILE=relea
 
 test: setup ## all tests that this machine can run, with the reasons of skips counted
 	@mkdir -p out; rm -f $(JUNIT); status=0; \
-	$(PYTEST) tests $(UNIT:%=--ignore=%) $(TIMED:%=--ignore=%) --junitxml=$(word 2,$(JUNIT)) \
-	  >out/server-tests.log 2>&1 & servers=$$!; trap 'kill $$servers' INT TERM; \
-	$(PYTEST) $(UNIT) -n auto --maxprocesses=8 --dist=loadfile --junitxml=$(word 1,$(JUNIT)) \
+	$(PYTEST) $(PARALLEL) -n auto --maxprocesses=8 --dist=loadfile --junitxml=$(word 1,$(JUNIT)) \
 	  || status=$$?; \
-	echo "the server tests go on, in out/server-tests.log"; \
-	wait $$servers || status=$$?; cat out/server-tests.log; \
-	$(PYTEST) $(TIMED) --junitxml=$(word 3,$(JUNIT)) || status=$$?; \
+	$(PYTEST) tests $(PARALLEL:%=--ignore=%) --junitxml=$(word 2,$(JUNIT)) || status=$$?; \
 	$(PY) .ci/skips.py $(JUNIT); exit $$status
 
 test-unit: setup ## unit tests only

@@ -51,13 +51,17 @@ def test_a_long_request_id_is_named_and_not_repeated(serving: Supervised) -> Non
         )
 
 
-def test_old_loops_do_not_pile_up(serving: Supervised) -> None:
+def test_old_loops_do_not_pile_up_and_take_no_metric_along(serving: Supervised) -> None:
+    for _ in range(3):
+        serving.client().generate(**REQUEST)
+    wait_for(lambda: serving.metric("h3_queue_wait_seconds_count") >= 3)
     for deaths in (1, 2):
         serving.stubs("denoiser")[-1].kill()
         wait_for(lambda deaths=deaths: serving.says("denoiser: serves again") >= deaths)
         assert serving.client().generate(**REQUEST).mp4
     wait_for(lambda: len(serving.stubs("denoiser")) == DENOISER_INSTANCES)
     assert serving.client().generate(**REQUEST).mp4
+    wait_for(lambda: serving.metric("h3_queue_wait_seconds_count") >= 3 + 2 + 1)
 
 
 def test_a_step_that_hangs_ends_its_job_and_its_dit(serving: Supervised) -> None:

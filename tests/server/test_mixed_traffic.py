@@ -1,6 +1,6 @@
 """Good, bad, cancelled and garbage requests at once, for as long as is asked.
 
-`make test` runs half a minute of it; `make soak` sets --soak-seconds.
+`make test` runs a slice of a minute; `make soak` sets --soak-seconds.
 """
 
 import random
@@ -126,7 +126,7 @@ def test_mixed_traffic(server_with, soak_seconds: int) -> None:
         for index, request in enumerate(GOOD)
     }
     traffic = Traffic(server, solo)
-    seconds = soak_seconds / 4  # kills, cancels, overload and many at once take the rest
+    seconds = soak_seconds / 2  # kills, cancels, overload and many at once take the rest
     with ThreadPoolExecutor(4) as pool:
         until = time.monotonic() + seconds
         workers = [pool.submit(traffic.work, seed, until) for seed in range(4)]

@@ -1,5 +1,6 @@
 """The `Meter` of a stage inside Triton: its reports end at the server's metrics port."""
 
+import ctypes
 import logging
 import queue
 import threading
@@ -68,7 +69,12 @@ class TritonMeter:
 
 
 class _Families:
-    """Families and metrics of this process, each made at its first value and kept alive."""
+    """Families and metrics of this process, each made at its first value and never given back.
+
+    Processes that report the same metric share one object of the server. Server 2.51 counts its
+    users for each process apart, so the first that unloads frees it under the others: counters go
+    back to zero, and the next value of a histogram ends the server with a segmentation fault.
+    """
 
     def __init__(self) -> None:
         self._families: dict[str, Any] = {}
@@ -87,11 +93,20 @@ class _Families:
         key = spec.name, tuple(labels[label] for label in spec.labels)
         if key not in self._metrics:
             if spec.name not in self._families:
-                self._families[spec.name] = pb_utils.MetricFamily(
-                    name=spec.name,
-                    description=spec.meaning,
-                    kind=getattr(pb_utils.MetricFamily, KINDS[spec.kind]),
+                self._families[spec.name] = _never_freed(
+                    pb_utils.MetricFamily(
+                        name=spec.name,
+                        description=spec.meaning,
+                        kind=getattr(pb_utils.MetricFamily, KINDS[spec.kind]),
+                    )
                 )
             more = {"buckets": list(spec.buckets)} if spec.buckets else {}
-            self._metrics[key] = self._families[spec.name].Metric(labels=labels, **more)
+            metric = self._families[spec.name].Metric(labels=labels, **more)
+            self._metrics[key] = _never_freed(metric)
         return self._metrics[key]
+
+
+def _never_freed(made: Any) -> Any:
+    """The same object, which even the end of the interpreter does not destroy."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    return made

@@ -82,6 +82,7 @@ def test_another_profile_is_compared_pair_by_pair(
     assert "against: mean difference" in capsys.readouterr().out
 
 
+@pytest.mark.whole_soak
 def test_the_same_profile_makes_the_same_clips(checkpoint: Path, tmp_path: Path) -> None:
     words = ["eval", "--checkpoint", str(checkpoint), "--output", str(tmp_path), *SMALL]
     words += ["--prompts", "1", "--conditioned", "0", "--against", "dtype=fp32"]

@@ -35,6 +35,7 @@ def test_auto_without_a_gpu(
 
 def test_the_peak_counts_from_where_it_is_watched() -> None:
     placement = choose_placement(StageConfig(device="cpu"), LOG)
+    placement.watch_peak()  # whatever ran in this process before
     large = torch.ones(64 * 1024**2)
     with_large = placement.peak_bytes()
     del large

@@ -125,6 +125,7 @@ def test_gradients_reach_every_trained_tensor(encoders: Encoders) -> None:
     assert not silent
 
 
+@pytest.mark.whole_soak
 def test_a_piece_is_resumed_from_its_files(encoders: Encoders, tmp_path: Path) -> None:
     learner = learner_of(encoders, ["text"], count=2, batch=2)
     piece = Piece(seconds=600, max_steps=3, warm_up_steps=1, averaging=1.0, log_steps=1)

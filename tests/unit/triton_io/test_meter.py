@@ -1,5 +1,6 @@
 """Reports reach the server's families, from any thread."""
 
+import gc
 import logging
 import time
 from collections.abc import Iterator
@@ -79,3 +80,28 @@ def test_the_table_is_well_formed() -> None:
     NO_METER.add("h3_forwards_total")
     NO_METER.set("h3_jobs", 1.0)
     NO_METER.observe("h3_step_seconds", 1.0)
+
+
+def test_the_end_of_a_process_frees_no_metric_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freed = []
+
+    class Family(pb_utils.MetricFamily):
+        def __del__(self) -> None:
+            freed.append(self)
+
+        def Metric(self, **more: object) -> pb_utils.Metric:  # noqa: N802  # the library's name
+            class Metric(pb_utils.Metric):
+                def __del__(self) -> None:
+                    freed.append(self)
+
+            return Metric([])
+
+    monkeypatch.setattr(pb_utils, "MetricFamily", Family)
+    meter = TritonMeter()
+    meter.observe("h3_queue_wait_seconds", 0.5)
+    meter.close()
+    del meter
+    gc.collect()
+    assert freed == []
