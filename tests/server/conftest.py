@@ -89,6 +89,8 @@ def serve_settings(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Se
             grpc_port=0,
             metrics_port=0,
             ready_timeout_s=READY_TIMEOUT_S,
+            preflight="warn",  # other servers hold memory; the limits stay as configured
+            fits_rows=False,
             **others,
         )
 
