@@ -92,7 +92,7 @@ bench-gpu: setup ## time the DiT at the released size on a Hopper GPU, into out/
 loadtest: checkpoint ## perf_analyzer at 1, 2, 4, 8 at once, then ten times the capacity, as JSON
 	@requirements/perf_analyzer.sh
 	@mkdir -p out
-	@$(PY) tests/benchmarks/bench_load.py $(TINY) --perf-analyzer .perf_analyzer/run --json out/load.json
+	@$(PY) -m tests.benchmarks.bench_load $(TINY) --perf-analyzer .perf_analyzer/run --json out/load.json
 
 clean: ## remove what the other targets made, except .venv
 	rm -rf run out build dist $(TINY) $(TINY).part .venv-lock .perf_analyzer

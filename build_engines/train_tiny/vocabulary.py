@@ -48,11 +48,6 @@ CLICK_HZ = 2500.0
 CLICK_DECAY_S = 0.004
 
 
-def colour_index(name: str) -> int:
-    """Place of a colour in `COLOURS`."""
-    return COLOUR_NAMES.index(name)
-
-
 def contrast(first: int, second: int) -> float:
     """Distance of two palette colours in RGB levels."""
     pairs = zip(COLOUR_VALUES[first], COLOUR_VALUES[second], strict=True)

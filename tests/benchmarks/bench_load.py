@@ -1,6 +1,6 @@
 """The server under load: perf_analyzer within its limits, `h3 load` beyond them.
 
-Run: python tests/benchmarks/bench_load.py CHECKPOINT --perf-analyzer FILE [--json FILE]
+Run: python -m tests.benchmarks.bench_load CHECKPOINT --perf-analyzer FILE [--json FILE]
 """
 
 import argparse
@@ -9,8 +9,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from h3_client.client import H3Client
@@ -18,6 +16,7 @@ from h3_client.load import percentiles, report, run_load
 from minimax_h3.core.config import StageConfig
 from minimax_h3.serve.server_process import ServerProcess
 from minimax_h3.serve.settings import ServeSettings
+from tests.server.watching import seconds_when_full
 
 FIELDS = {"width": 64, "height": 64, "num_frames": 107, "num_inference_steps": 10}
 CONCURRENCY = (1, 2, 4, 8)
@@ -67,17 +66,7 @@ def overload(client: H3Client, places: int, duration_s: float) -> dict[str, obje
     def send(index: int) -> None:
         client.generate("p", seed=index, **FIELDS)
 
-    full: list[float] = []
-
-    def closed_loop(worker: int) -> None:
-        for turn in range(5):
-            began = time.monotonic()
-            send(100 * worker + turn)
-            full.append(time.monotonic() - began)
-
-    with ThreadPoolExecutor(places) as pool:
-        list(pool.map(closed_loop, range(places)))
-    median = statistics.median(full)
+    median = statistics.median(seconds_when_full(send, places, turns=5))
     rate = 10 * places / median
     told = report(run_load(send, rate, duration_s), rate, duration_s)
     latency = told["latency_s"]

@@ -92,9 +92,6 @@ class Tensor:
     def triton_dtype(self) -> str:
         return TYPES[self._array.dtype]
 
-    def is_cpu(self) -> bool:
-        return True
-
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
@@ -219,10 +216,6 @@ class Metric:
 
 def get_input_tensor_by_name(request: InferenceRequest, name: str) -> Tensor | None:
     return next((tensor for tensor in request.inputs() if tensor.name() == name), None)
-
-
-def get_output_tensor_by_name(response: InferenceResponse, name: str) -> Tensor | None:
-    return next((tensor for tensor in response.output_tensors() if tensor.name() == name), None)
 
 
 def _nobody(request: InferenceRequest) -> InferenceResponse:

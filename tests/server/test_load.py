@@ -2,12 +2,11 @@
 
 import random
 import statistics
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from watching import dit_status, until
+from watching import dit_status, seconds_when_full, until
 
 from h3_client.client import H3Client
 from h3_client.errors import H3ClientError
@@ -30,17 +29,7 @@ def test_overload_rejects_the_excess_and_keeps_its_pace(module_server, whole_soa
 
     send(0)
     # Full but not overloaded: as many clients as places, each waits for its answer.
-    full: list[float] = []
-
-    def closed_loop(index: int) -> None:
-        for turn in range(4):
-            began = time.monotonic()
-            send(10 * index + turn)
-            full.append(time.monotonic() - began)
-
-    with ThreadPoolExecutor(places) as pool:
-        list(pool.map(closed_loop, range(places)))
-    median = statistics.median(full)
+    median = statistics.median(seconds_when_full(send, places, turns=4))
     rate = 10 * places / median
     duration = 60.0 if whole_soak else 8.0
     told = report(run_load(send, rate, duration), rate, duration)

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import tritonclient.grpc as triton_grpc
@@ -53,3 +54,18 @@ def step_times(server, name: str) -> list[float]:
     """When each forward of a job began, in seconds of the job table."""
     told = ask_jobs(server, {"op": "timeline", "id": name})
     return [told["began_s"] + mark[4] for mark in told["marks"] if mark[0] == "denoiser"]
+
+
+def seconds_when_full(send: Callable[[int], object], clients: int, turns: int) -> list[float]:
+    """Seconds of each answer when every client sends its next request at the answer to its last."""
+    seconds: list[float] = []
+
+    def client(worker: int) -> None:
+        for turn in range(turns):
+            began = time.monotonic()
+            send(100 * worker + turn)
+            seconds.append(time.monotonic() - began)
+
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(client, range(clients)))
+    return seconds

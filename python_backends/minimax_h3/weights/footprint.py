@@ -81,15 +81,6 @@ def footprint(manifest: CheckpointManifest, item_bytes: int, decoder_item_bytes:
     )
 
 
-def largest_shard(manifest: CheckpointManifest) -> int:
-    """Bytes of the largest weight file."""
-    return max(
-        sum(header.num_bytes for header in file.tensors.values())
-        for component in manifest.weights.values()
-        for file in component.files
-    )
-
-
 def _is_read(name: str) -> bool:
     layer = _TEXT_LAYER.match(name)
     return name not in _TEXT_UNREAD and (layer is None or int(layer[1]) < TEXT_ENCODER_LAYERS)

@@ -93,9 +93,7 @@ class RandomRequests:
                     broken[pick.randrange(len(broken))] = pick.randrange(256)
                 return bytes(broken)
             case 2:
-                return pick.choice(
-                    [b"", b"file:a.png", b"file:../x", b"http://x/", b"RIFF", b"\xff"]
-                )
+                return pick.choice(ELEMENTS)
         return source
 
     def options(self) -> dict[str, object]:
