@@ -10,11 +10,10 @@ import torch
 
 from build_engines.train_tiny.architecture import new_audio_vae, new_video_vae
 from build_engines.train_tiny.audio_learner import AudioLearner
-from build_engines.train_tiny.pieces import Learner, Piece, run_piece
-from build_engines.train_tiny.scenes import SceneTensors
+from build_engines.train_tiny.pieces import Piece, run_piece
 from build_engines.train_tiny.vae_files import resume_audio_vae, resume_video_vae
 from build_engines.train_tiny.video_learner import VideoLearner
-from minimax_h3.core.errors import H3Error
+from minimax_h3.core.errors import H3Error, InvalidRequestError
 
 
 def _video(arguments: argparse.Namespace, device: torch.device) -> VideoLearner:
@@ -44,7 +43,7 @@ def _audio(arguments: argparse.Namespace, device: torch.device) -> AudioLearner:
 
 
 def _train(
-    make: Callable[[argparse.Namespace, torch.device], Learner[SceneTensors]],
+    make: Callable[[argparse.Namespace, torch.device], VideoLearner | AudioLearner],
 ) -> Callable[..., None]:
     def run(arguments: argparse.Namespace) -> None:
         device = torch.device(arguments.device)
@@ -52,6 +51,10 @@ def _train(
         torch.backends.cudnn.benchmark = make is _video
         torch.set_float32_matmul_precision("high")
         learner = make(arguments, device)
+        if arguments.decoder_only:
+            if arguments.resume is None:
+                raise InvalidRequestError("--decoder-only: needs --resume, whose latents it keeps")
+            learner.keep_latents(arguments.resume)
         use_graphs = device.type == "cuda" and not arguments.no_graphs
         run_piece(learner, _piece(arguments), arguments.folder, use_graphs=use_graphs, say=_say)
 
@@ -118,6 +121,9 @@ def build_parser() -> argparse.ArgumentParser:
     for name, make, rate in (("video-vae", _video, 1e-3), ("audio-vae", _audio, 5e-4)):
         train = commands.add_parser(name, help=f"one piece of training of the {name}")
         _add_piece(train, rate)
+        train.add_argument(
+            "--decoder-only", action="store_true", help="keep the latents as they are"
+        )
         train.set_defaults(run=_train(make))
     for name, partition in (("dit", "FL2VA"), ("ref", "Ref2VA")):
         train = commands.add_parser(name, help=f"one piece of training of the {partition} networks")

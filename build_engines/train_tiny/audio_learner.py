@@ -15,7 +15,7 @@ from build_engines.train_tiny.alias_free import use_fast_activations
 from build_engines.train_tiny.batches import held_out_scenes, training_batch
 from build_engines.train_tiny.scenes import Scene, SceneTensors, to_tensors
 from build_engines.train_tiny.sound import render_sound
-from build_engines.train_tiny.vae_files import save_audio_vae
+from build_engines.train_tiny.vae_files import kept_statistics, save_audio_vae
 from minimax_h3.core.constants import AUDIO_HOP_SAMPLES, AUDIO_SAMPLE_RATE_HZ
 from minimax_h3.core.lengths import audio_latents_from_frames
 
@@ -65,8 +65,19 @@ class AudioLearner:
             for kind, count in zip((_SHORT, _LONG), latents, strict=True)
         }
         self._held_out_frames = held_out_frames
+        self._kept: tuple[list[float], list[float]] | None = None
         self._seed, self._batch, self._held_out = seed, batch, held_out
         self._windows = {size: torch.hann_window(size).to(device) for size in _SPECTRUM_WINDOWS}
+
+    def keep_latents(self, folder: Path) -> None:
+        """Train the decoder alone: what was trained on the latents stays right.
+
+        Args:
+            folder: the piece that is gone on from; its statistics stay.
+        """
+        for part in ("encoder", "pre_block", "mean_proj", "logs_proj"):
+            getattr(self.module, part).requires_grad_(False)
+        self._kept = kept_statistics(folder)
 
     def kind_of(self, step: int) -> str:
         """A whole clip every fifth step."""
@@ -123,16 +134,21 @@ class AudioLearner:
         return decoded.cpu().numpy(), wave.cpu().numpy()
 
     def save(self, folder: Path) -> None:
-        """Measure the statistics of latents and write everything."""
+        """Measure the statistics of latents, unless they are kept, and write everything."""
+        mean, std = self._kept or self._statistics()
+        save_audio_vae(self.module, mean, std, folder)
+
+    @torch.no_grad()
+    def _statistics(self) -> tuple[list[float], list[float]]:
+        """Mean and deviation of each latent channel over training excerpts."""
         latents = []
-        with torch.no_grad():
-            for step in range(_STATISTICS_BATCHES):
-                scenes = self.draw(_SHORT, 10_000_000 + step).to(self._device)
-                wave = render_sound(scenes, *_CANVAS, self._samples[_SHORT]).flatten(0, 1)
-                encoded = self.module.encode(wave[:, None]).latent_dist.mode()
-                latents.append(encoded.transpose(0, 1).flatten(1))
+        for step in range(_STATISTICS_BATCHES):
+            scenes = self.draw(_SHORT, 10_000_000 + step).to(self._device)
+            wave = render_sound(scenes, *_CANVAS, self._samples[_SHORT]).flatten(0, 1)
+            encoded = self.module.encode(wave[:, None]).latent_dist.mode()
+            latents.append(encoded.transpose(0, 1).flatten(1))
         std, mean = torch.std_mean(torch.cat(latents, dim=1), dim=1)
-        save_audio_vae(self.module, mean.tolist(), std.clamp_min(1e-3).tolist(), folder)
+        return mean.tolist(), std.clamp_min(1e-3).tolist()
 
 
 def compare_sounds(pairs: list[tuple[Any, Any]], num_frames: int) -> dict[str, float]:

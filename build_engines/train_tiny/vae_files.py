@@ -62,6 +62,12 @@ def resume_audio_vae(module: Any, folder: Path) -> None:
     _fill(module, unchanged(), folder)
 
 
+def kept_statistics(folder: Path) -> tuple[list[float], list[float]]:
+    """Mean and deviation of the latents, per channel, as an earlier piece wrote them."""
+    config = json.loads((folder / "config.json").read_text())
+    return config["latents_mean"], config["latents_std"]
+
+
 def _half(module: Any) -> dict[str, Tensor]:
     """All tensors in fp16, whose eleven bits of precision small weights need; on the CPU."""
     return {name: value.detach().cpu().half() for name, value in module.state_dict().items()}

@@ -11,7 +11,7 @@ from build_engines.train_tiny.batches import held_out_scenes, training_batch
 from build_engines.train_tiny.fast_encoder import encode_moments
 from build_engines.train_tiny.picture import render_frames
 from build_engines.train_tiny.scenes import SceneTensors, to_tensors
-from build_engines.train_tiny.vae_files import save_video_vae
+from build_engines.train_tiny.vae_files import kept_statistics, save_video_vae
 from minimax_h3.core.constants import (
     PIXEL_MEAN,
     PIXEL_STD,
@@ -58,9 +58,20 @@ class VideoLearner:
         self._dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self._seed, self._batch, self._held_out = seed, batch, held_out
         self._held_out_frames = held_out_frames
+        self._kept: tuple[list[float], list[float]] | None = None
         self._canvases = {f"{width}x{height}": (width, height) for width, height in canvases}
         self._mean = torch.tensor(PIXEL_MEAN, device=device).view(-1, 1, 1, 1)
         self._std = torch.tensor(PIXEL_STD, device=device).view(-1, 1, 1, 1)
+
+    def keep_latents(self, folder: Path) -> None:
+        """Train the decoder alone: what was trained on the latents stays right.
+
+        Args:
+            folder: the piece that is gone on from; its statistics stay.
+        """
+        for part in ("encoder", "quant_conv"):
+            getattr(self.module, part).requires_grad_(False)
+        self._kept = kept_statistics(folder)
 
     def kind_of(self, step: int) -> str:
         """The second canvas every third step."""
@@ -127,8 +138,8 @@ class VideoLearner:
         return (decoded.clamp(0, 1) - frames).square().mean((0, 1, 3, 4)).cpu()
 
     def save(self, folder: Path) -> None:
-        """Measure the statistics of latents and write everything."""
-        mean, std = self._statistics()
+        """Measure the statistics of latents, unless they are kept, and write everything."""
+        mean, std = self._kept or self._statistics()
         save_video_vae(self.module, mean, std, folder)
 
     @torch.no_grad()

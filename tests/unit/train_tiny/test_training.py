@@ -10,6 +10,7 @@ from PIL import Image
 
 from build_engines.evaluation.quality import psnr
 from build_engines.train_tiny import pieces
+from build_engines.train_tiny.__main__ import main as train_tiny
 from build_engines.train_tiny.architecture import new_audio_vae, new_video_vae
 from build_engines.train_tiny.audio_learner import AudioLearner
 from build_engines.train_tiny.pieces import Piece, Steps, run_piece
@@ -193,3 +194,46 @@ def test_the_rate_rises_and_falls() -> None:
     assert max(rates) > 0.95
     assert rates[-1] == pytest.approx(0.01)
     assert np.all(np.diff(rates[10:]) < 0)
+
+
+@pytest.mark.parametrize(
+    ("part", "new_vae", "new_learner"),
+    [
+        ("video_vae", new_video_vae, video_learner),
+        ("audio_vae", new_audio_vae, audio_learner),
+    ],
+)
+def test_the_decoder_alone_is_trained_and_the_latents_stay(
+    trained, tmp_path: Path, part, new_vae, new_learner
+) -> None:
+    before = trained[0] / part
+    module = new_vae(1)
+    (resume_video_vae if part == "video_vae" else resume_audio_vae)(module, before)
+    learner = new_learner(module)
+    learner.keep_latents(before)
+    own = {name: value.clone() for name, value in module.state_dict().items()}
+    run_piece(learner, TOY, tmp_path / part, use_graphs=False, say=lambda line: None)
+
+    changed = {
+        name.split(".")[0]
+        for name, value in module.state_dict().items()
+        if not torch.equal(value, own[name])
+    }
+    assert (
+        changed
+        == {
+            "video_vae": {"decoder", "post_quant_conv"},
+            "audio_vae": {"decoder", "dec_in_proj"},
+        }[part]
+    )
+    stated = [
+        json.loads((folder / "config.json").read_text()) for folder in (before, tmp_path / part)
+    ]
+    assert stated[0] == stated[1]
+
+
+def test_decoder_only_needs_something_to_go_on_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train_tiny(["audio-vae", str(tmp_path), "--decoder-only", "--device", "cpu"]) == 1
+    assert "--decoder-only: needs --resume" in capsys.readouterr().err
