@@ -36,6 +36,7 @@ HTTP2 = "\0\0"  # how a gRPC server's first frame begins, and no line of HTTP/1
 # Triton answers more frequent pings on a silent connection with GOAWAY (its limit is 300 s).
 KEEPALIVE_S = 330
 
+_NOT_TRITON = (404, 405, 501)  # of /v2/health/live, which every Triton server has
 _STATUS_OF_HTTP = {
     400: INVALID_ARGUMENT,
     404: NOT_FOUND,
@@ -81,22 +82,32 @@ class Transport(Protocol):
 
 def no_server(url: str, protocol: str, reason: object) -> H3ClientError:
     """The error for a server that cannot be reached, or not in this protocol."""
-    if protocol == "gRPC" and _speaks_http(url):
+    code = _http_code(url) if protocol == "gRPC" else None
+    if code in _NOT_TRITON:
+        return _not_triton(url, code)
+    if code is not None:
         advice = 'pass --http (in Python protocol="http") or the gRPC address, by default port 8001'
         return H3ClientError(CONNECTION, f"{url} speaks HTTP and was spoken to in gRPC: {advice}")
     return H3ClientError(CONNECTION, f"no Triton server answers at {url} ({protocol}): {reason}")
 
 
-def _speaks_http(url: str) -> bool:
+def _not_triton(url: str, code: int | None) -> H3ClientError:
+    """The error for a web server that is none of Triton's, or the one of its metrics."""
+    text = f"{url} speaks HTTP but not Triton's protocol (code {code} for /v2/health/live)"
+    advice = "pass Triton's address, by default port 8001 (gRPC) or 8000 (HTTP), not the metrics'"
+    return H3ClientError(CONNECTION, f"{text}: {advice}")
+
+
+def _http_code(url: str) -> int | None:
+    """What a server answers to an HTTP request for Triton's health; None when it is no such one."""
     connection = http.client.HTTPConnection(url.partition("/")[0], timeout=PROTOCOL_TIMEOUT_S)
     try:
         connection.request("GET", "/v2/health/live")
-        connection.getresponse()
+        return connection.getresponse().status
     except (OSError, http.client.HTTPException):
-        return False
+        return None
     finally:
         connection.close()
-    return True
 
 
 class GrpcTransport:
@@ -210,18 +221,22 @@ class HttpTransport:
 
     def is_live(self) -> bool:
         """See `Transport.is_live`."""
-        return self._is_ok("/v2/health/live")
+        code = self._code("/v2/health/live")
+        if code in _NOT_TRITON:
+            raise _not_triton(self.url, code)
+        return code == http.client.OK
 
     def is_ready(self, model: str) -> bool:
         """See `Transport.is_ready`."""
-        return self._is_ok("/v2/health/ready") and self._is_ok(f"/v2/models/{model}/ready")
+        paths = ("/v2/health/ready", f"/v2/models/{model}/ready")
+        return all(self._code(path) == http.client.OK for path in paths)
 
     def close(self) -> None:
         """See `Transport.close`; no connection outlives its request."""
 
-    def _is_ok(self, path: str) -> bool:
+    def _code(self, path: str) -> int:
         code, _, _ = self._exchange("GET", path, None, {}, CONNECT_TIMEOUT_S)
-        return code == http.client.OK
+        return code
 
     def _exchange(
         self,

@@ -88,9 +88,9 @@ CPU; without one a clip has the canvas of the table above.
 
 ```bash
 .venv/bin/h3 generate "a fox in the snow" -o t2va.mp4 --width 128 --height 96
-.venv/bin/h3 generate "the cat turns into the rocket" -o fl2va.mp4 --width 128 --height 96 \
+.venv/bin/h3 generate "the cat turns into the rocket" -o fl2va.mp4 --width 128 --height 96 \\
   --first cat.png --last rocket.jpg
-.venv/bin/h3 generate "Picture 1 walks through Video 1" -o ref2va.mp4 --width 128 --height 96 \
+.venv/bin/h3 generate "Picture 1 walks through Video 1" -o ref2va.mp4 --width 128 --height 96 \\
   --ref cat.png --ref street.mp4
 ```
 

@@ -41,6 +41,27 @@ def grpc_port() -> Iterator[str]:
     server.stop(None).wait()
 
 
+class Metrics(Live):
+    """Knows one path and one method, like Triton's metrics."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/metrics" else 405)
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.send_response(405)
+        self.end_headers()
+
+
+@pytest.fixture(scope="module")
+def metrics_port() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Metrics)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
 def check(error: H3ClientError, address: str, advice: str) -> None:
     assert error.status == "CONNECTION"
     assert address in error.message
@@ -60,6 +81,27 @@ def test_grpc_at_the_http_port(http_port: str) -> None:
         client.ping()
     check(wrong.value, http_port, "speaks HTTP")
     check(wrong.value, http_port, "pass --http")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_either_protocol_at_the_metrics_port(metrics_port: str, protocol) -> None:
+    with pytest.raises(H3ClientError) as wrong, H3Client(metrics_port, protocol) as client:
+        client.generate("a fox")
+    check(wrong.value, metrics_port, "speaks HTTP but not Triton's protocol")
+    check(wrong.value, metrics_port, "not the metrics'")
+
+
+def test_health_at_the_metrics_port(metrics_port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["health", "--url", metrics_port]) == 1
+    assert f"{metrics_port} speaks HTTP but not Triton's protocol" in capsys.readouterr().out
+
+
+def test_the_help_of_health_tells_its_address_from_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["health", "--help"])
+    assert "HTTP address" in capsys.readouterr().out
 
 
 def test_a_stream_at_the_http_port(http_port: str) -> None:
