@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -165,6 +166,7 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
         return
     options = ("--task-type", "combined", *shlex.split(args.serve))
     run_dir = args.output / "run"
+    shutil.rmtree(run_dir, ignore_errors=True)  # of a run that was killed
     began = time.monotonic()
     try:
         with running_server(args.checkpoint, run_dir, options, keep_log=True) as address:
@@ -176,6 +178,7 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
     finally:
         for log in run_dir.glob("*/*/server.log"):
             log.replace(args.output / "server.log")
+        shutil.rmtree(run_dir, ignore_errors=True)
 
 
 def _outcome(case: Case, options: Sequence[str], address: str, args: argparse.Namespace) -> Outcome:

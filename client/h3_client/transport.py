@@ -11,7 +11,7 @@ import contextlib
 import http.client
 import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,7 +36,6 @@ HTTP2 = "\0\0"  # how a gRPC server's first frame begins, and no line of HTTP/1
 # Triton answers more frequent pings on a silent connection with GOAWAY (its limit is 300 s).
 KEEPALIVE_S = 330
 
-_NOT_TRITON = (404, 405, 501)  # of /v2/health/live, which every Triton server has
 _STATUS_OF_HTTP = {
     400: INVALID_ARGUMENT,
     404: NOT_FOUND,
@@ -82,32 +81,48 @@ class Transport(Protocol):
 
 def no_server(url: str, protocol: str, reason: object) -> H3ClientError:
     """The error for a server that cannot be reached, or not in this protocol."""
-    code = _http_code(url) if protocol == "gRPC" else None
-    if code in _NOT_TRITON:
-        return _not_triton(url, code)
-    if code is not None:
-        advice = 'pass --http (in Python protocol="http") or the gRPC address, by default port 8001'
-        return H3ClientError(CONNECTION, f"{url} speaks HTTP and was spoken to in gRPC: {advice}")
+    if protocol == "gRPC":
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return _spoken_to_in_grpc(url)
     return H3ClientError(CONNECTION, f"no Triton server answers at {url} ({protocol}): {reason}")
 
 
-def _not_triton(url: str, code: int | None) -> H3ClientError:
-    """The error for a web server that is none of Triton's, or the one of its metrics."""
-    text = f"{url} speaks HTTP but not Triton's protocol (code {code} for /v2/health/live)"
-    advice = "pass Triton's address, by default port 8001 (gRPC) or 8000 (HTTP), not the metrics'"
-    return H3ClientError(CONNECTION, f"{text}: {advice}")
+def _spoken_to_in_grpc(url: str) -> H3ClientError:
+    """The error for an address that speaks HTTP; raises as `http.client` where it does not."""
+
+    def get(path: str) -> tuple[int, bytes]:
+        address = url.partition("/")[0]
+        connection = http.client.HTTPConnection(address, timeout=PROTOCOL_TIMEOUT_S)
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+
+    if _is_strange(get):
+        return _not_triton(url)
+    advice = 'pass --http (in Python protocol="http") or the gRPC address, by default port 8001'
+    return H3ClientError(CONNECTION, f"{url} speaks HTTP and was spoken to in gRPC: {advice}")
 
 
-def _http_code(url: str) -> int | None:
-    """What a server answers to an HTTP request for Triton's health; None when it is no such one."""
-    connection = http.client.HTTPConnection(url.partition("/")[0], timeout=PROTOCOL_TIMEOUT_S)
+def _is_strange(get: Callable[[str], tuple[int, bytes]]) -> bool:
+    """Whether a web server is none of Triton's, or that of its metrics, which answers 400.
+
+    Triton answers so too while it stops, but describes itself in JSON. What a proxy says of a
+    server that is away (502 and above) tells nothing about that server.
+    """
+    code, _ = get("/v2/health/live")
+    if code == http.client.OK or code > http.client.NOT_IMPLEMENTED:
+        return False
+    _, described = get("/v2")
     try:
-        connection.request("GET", "/v2/health/live")
-        return connection.getresponse().status
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
+        return not isinstance(json.loads(described), dict)
+    except ValueError:
+        return True
+
+
+def _not_triton(url: str) -> H3ClientError:
+    advice = "pass Triton's address, by default port 8001 (gRPC) or 8000 (HTTP), not the metrics'"
+    return H3ClientError(CONNECTION, f"{url} speaks HTTP but not Triton's protocol: {advice}")
 
 
 class GrpcTransport:
@@ -221,22 +236,25 @@ class HttpTransport:
 
     def is_live(self) -> bool:
         """See `Transport.is_live`."""
-        code = self._code("/v2/health/live")
-        if code in _NOT_TRITON:
-            raise _not_triton(self.url, code)
-        return code == http.client.OK
+        if self._is_ok("/v2/health/live"):
+            return True
+        if _is_strange(self._get):
+            raise _not_triton(self.url)
+        return False
 
     def is_ready(self, model: str) -> bool:
         """See `Transport.is_ready`."""
-        paths = ("/v2/health/ready", f"/v2/models/{model}/ready")
-        return all(self._code(path) == http.client.OK for path in paths)
+        return self._is_ok("/v2/health/ready") and self._is_ok(f"/v2/models/{model}/ready")
 
     def close(self) -> None:
         """See `Transport.close`; no connection outlives its request."""
 
-    def _code(self, path: str) -> int:
-        code, _, _ = self._exchange("GET", path, None, {}, CONNECT_TIMEOUT_S)
-        return code
+    def _is_ok(self, path: str) -> bool:
+        return self._get(path)[0] == http.client.OK
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        code, answer, _ = self._exchange("GET", path, None, {}, CONNECT_TIMEOUT_S)
+        return code, answer
 
     def _exchange(
         self,

@@ -78,9 +78,13 @@ def test_a_server_of_its_own_serves_every_task_and_leaves_its_logs(
         yield "h:2"
 
     monkeypatch.setattr(accept, "running_server", server)
+    killed = tmp_path / "run" / "killed" / "start"
+    killed.mkdir(parents=True)
+    (killed / "server.json").write_text("{}")
     run(tmp_path, "--serve", "--device cpu")
     assert asked == [Path("c"), "--task-type", "combined", "--device", "cpu", True]
     assert (tmp_path / "server.log").read_text() == "log"
+    assert not (tmp_path / "run").exists()
     assert str(os.getpid()) in (tmp_path / "memory.tsv").read_text()
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
@@ -12,6 +13,7 @@ from h3_client import cli
 from h3_client.client import H3Client
 from h3_client.errors import H3ClientError
 from h3_client.stream import ClipStream
+from h3_client.transport import HttpTransport
 
 
 class Live(BaseHTTPRequestHandler):
@@ -23,13 +25,19 @@ class Live(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def http_port() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Live)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+@contextmanager
+def serving(kind: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture(scope="module")
+def http_port() -> Iterator[str]:
+    with serving(Live) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +50,10 @@ def grpc_port() -> Iterator[str]:
 
 
 class Metrics(Live):
-    """Knows one path and one method, like Triton's metrics."""
+    """Knows one path and one method, like Triton's metrics; answers others with nothing."""
 
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/metrics" else 405)
+        self.send_response(200 if self.path == "/metrics" else 400)
         self.end_headers()
 
     def do_POST(self) -> None:
@@ -55,11 +63,8 @@ class Metrics(Live):
 
 @pytest.fixture(scope="module")
 def metrics_port() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Metrics)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with serving(Metrics) as address:
+        yield address
 
 
 def check(error: H3ClientError, address: str, advice: str) -> None:
@@ -89,6 +94,32 @@ def test_either_protocol_at_the_metrics_port(metrics_port: str, protocol) -> Non
         client.generate("a fox")
     check(wrong.value, metrics_port, "speaks HTTP but not Triton's protocol")
     check(wrong.value, metrics_port, "not the metrics'")
+
+
+class Stopping(Live):
+    """Triton while it stops: not live, but itself."""
+
+    def do_GET(self) -> None:
+        body = b'{"error":"Server is stopping"}' if self.path == "/v2" else b""
+        self.send_response(400)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+class Gateway(Live):
+    def do_GET(self) -> None:
+        self.send_response(502)
+        self.end_headers()
+        self.wfile.write(b"<html>Bad gateway</html>")
+
+
+@pytest.mark.parametrize("kind", [Stopping, Gateway])
+def test_a_server_that_is_away_is_not_called_a_stranger(kind: type[Live]) -> None:
+    with serving(kind) as address:
+        assert HttpTransport(address).is_live() is False
+        with pytest.raises(H3ClientError) as wrong, H3Client(address) as client:
+            client.ping()
+        check(wrong.value, address, "speaks HTTP and was spoken to in gRPC")
 
 
 def test_health_at_the_metrics_port(metrics_port: str, capsys: pytest.CaptureFixture[str]) -> None:
