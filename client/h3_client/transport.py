@@ -11,7 +11,7 @@ import contextlib
 import http.client
 import json
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,6 +36,7 @@ HTTP2 = "\0\0"  # how a gRPC server's first frame begins, and no line of HTTP/1
 # Triton answers more frequent pings on a silent connection with GOAWAY (its limit is 300 s).
 KEEPALIVE_S = 330
 
+_NOT_TRITON = (http.client.NOT_FOUND, http.client.METHOD_NOT_ALLOWED, http.client.NOT_IMPLEMENTED)
 _STATUS_OF_HTTP = {
     400: INVALID_ARGUMENT,
     404: NOT_FOUND,
@@ -89,35 +90,17 @@ def no_server(url: str, protocol: str, reason: object) -> H3ClientError:
 
 def _spoken_to_in_grpc(url: str) -> H3ClientError:
     """The error for an address that speaks HTTP; raises as `http.client` where it does not."""
-
-    def get(path: str) -> tuple[int, bytes]:
-        address = url.partition("/")[0]
-        connection = http.client.HTTPConnection(address, timeout=PROTOCOL_TIMEOUT_S)
-        with contextlib.closing(connection):
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read()
-
-    if _is_strange(get):
+    connection = http.client.HTTPConnection(url.partition("/")[0], timeout=PROTOCOL_TIMEOUT_S)
+    with contextlib.closing(connection):
+        connection.request("POST", "/v2/repository/index")  # takes POST at any Triton server
+        code = connection.getresponse().status
+    if code in _NOT_TRITON:
         return _not_triton(url)
-    advice = 'pass --http (in Python protocol="http") or the gRPC address, by default port 8001'
+    advice = (
+        'pass --http or http:// in front (in Python protocol="http"), or the gRPC address, by '
+        "default port 8001"
+    )
     return H3ClientError(CONNECTION, f"{url} speaks HTTP and was spoken to in gRPC: {advice}")
-
-
-def _is_strange(get: Callable[[str], tuple[int, bytes]]) -> bool:
-    """Whether a web server is none of Triton's, or that of its metrics, which answers 400.
-
-    Triton answers so too while it stops, but describes itself in JSON. What a proxy says of a
-    server that is away (502 and above) tells nothing about that server.
-    """
-    code, _ = get("/v2/health/live")
-    if code == http.client.OK or code > http.client.NOT_IMPLEMENTED:
-        return False
-    _, described = get("/v2")
-    try:
-        return not isinstance(json.loads(described), dict)
-    except ValueError:
-        return True
 
 
 def _not_triton(url: str) -> H3ClientError:
@@ -229,6 +212,8 @@ class HttpTransport:
         code, answer, header_bytes = self._exchange(
             "POST", f"/v2/models/{model}/infer", body, headers, timeout_s
         )
+        if code == http.client.METHOD_NOT_ALLOWED:  # of metrics, which answer any GET with 200
+            raise _not_triton(self.url)
         if code != http.client.OK:
             raise _http_error(code, answer)
         result = client.parse_response_body(answer, header_length=header_bytes)
@@ -236,11 +221,7 @@ class HttpTransport:
 
     def is_live(self) -> bool:
         """See `Transport.is_live`."""
-        if self._is_ok("/v2/health/live"):
-            return True
-        if _is_strange(self._get):
-            raise _not_triton(self.url)
-        return False
+        return self._is_ok("/v2/health/live")
 
     def is_ready(self, model: str) -> bool:
         """See `Transport.is_ready`."""
@@ -250,11 +231,8 @@ class HttpTransport:
         """See `Transport.close`; no connection outlives its request."""
 
     def _is_ok(self, path: str) -> bool:
-        return self._get(path)[0] == http.client.OK
-
-    def _get(self, path: str) -> tuple[int, bytes]:
-        code, answer, _ = self._exchange("GET", path, None, {}, CONNECT_TIMEOUT_S)
-        return code, answer
+        code, _, _ = self._exchange("GET", path, None, {}, CONNECT_TIMEOUT_S)
+        return code == http.client.OK
 
     def _exchange(
         self,

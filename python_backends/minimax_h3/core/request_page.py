@@ -83,7 +83,8 @@ Seconds may exceed their limit by {slack:g} s, the rounding of containers and co
 
 ## Examples
 
-One a task, with the command line and with `tritonclient` alone. All give a size, small enough for a
+One a task, with the command line and with `tritonclient` alone, for a server that has every task
+(`h3 serve --task-type combined`) and three files of your own. All give a size, small enough for a
 CPU; without one a clip has the canvas of the table above.
 
 ```bash
