@@ -177,8 +177,8 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
                 yield address
     finally:
         for log in run_dir.glob("*/*/server.log"):
-            log.replace(args.output / "server.log")
-        shutil.rmtree(run_dir, ignore_errors=True)
+            shutil.copyfile(log, args.output / "server.log")
+    shutil.rmtree(run_dir, ignore_errors=True)  # an error names a log in it, so it stays then
 
 
 def _outcome(case: Case, options: Sequence[str], address: str, args: argparse.Namespace) -> Outcome:

@@ -13,6 +13,7 @@ import pytest
 
 from h3_client import accept, cli
 from h3_client.client import H3Client
+from h3_client.demo import DemoError
 from h3_client.memory_log import MemoryLog
 from h3_client.sample_media import MissingMediaError, clip, picture, speech
 
@@ -128,6 +129,20 @@ def test_a_wrong_address_is_one_error(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.startswith(
         "accept: no Triton server answers at 127.0.0.1:1 (gRPC)"
     )
+
+
+def test_the_log_that_an_error_names_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.contextmanager
+    def server(checkpoint, run_dir, options, *, keep_log):
+        (run_dir / "accept" / "start").mkdir(parents=True)
+        (run_dir / "accept" / "start" / "server.log").write_text("log")
+        raise DemoError("not ready")
+        yield
+
+    monkeypatch.setattr(accept, "running_server", server)
+    assert run(tmp_path) == 1
+    assert (tmp_path / "run" / "accept" / "start" / "server.log").read_text() == "log"
+    assert (tmp_path / "server.log").read_text() == "log"
 
 
 def test_memory_of_a_process_and_its_children(tmp_path: Path) -> None:
