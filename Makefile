@@ -6,6 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
 TINY := checkpoints/tiny
+CANVAS := small
 SOURCES := python_backends client build_engines tests model_repository .ci
 SOAK_SECONDS ?= 1800
 H3 := .venv/bin/h3
@@ -28,11 +29,11 @@ lock: setup ## resolve all packages anew into requirements/lock.txt
 	@requirements/lock.sh
 	@requirements/install.sh
 
-checkpoint: setup ## write the tiny random checkpoint, unless this version's is there
-	@made=$$(cat build_engines/tiny_*.py | sha256sum); \
+checkpoint: setup ## write the tiny random checkpoint (small canvas), unless this version's is there
+	@made=$$( (cat build_engines/tiny_*.py; echo $(CANVAS)) | sha256sum); \
 	[ "$$(cat $(TINY)/.made-by 2>/dev/null)" = "$$made" ] || { \
 	  rm -rf $(TINY) $(TINY).part; \
-	  $(PY) -m build_engines tiny $(TINY).part && echo "$$made" >$(TINY).part/.made-by \
+	  $(PY) -m build_engines tiny $(TINY).part --canvas $(CANVAS) && echo "$$made" >$(TINY).part/.made-by \
 	    && mv $(TINY).part $(TINY); }
 
 demo: checkpoint ## one clip from nothing: server, h3 generate, h3 check, server stopped
@@ -73,10 +74,11 @@ render: setup ## write config.pbtxt of every model from core/contracts.py
 docs: setup ## write docs/requests.md from the tables of the request contract
 	@$(PY) -m minimax_h3.core.request_page docs/requests.md
 
-bench: checkpoint ## benchmarks of tests/benchmarks on the tiny checkpoint, as JSON
+bench: setup ## benchmarks of tests/benchmarks on a tiny checkpoint of the released canvas, as JSON
+	@rm -rf out/tiny; $(PY) -m build_engines tiny out/tiny
 	@shopt -s nullglob; for file in tests/benchmarks/bench_*.py; do \
 	  [[ $$file != *bench_load.py ]] || continue; \
-	  module=$${file%.py}; $(PY) -m "$${module//\//.}" $(TINY); done
+	  module=$${file%.py}; $(PY) -m "$${module//\//.}" out/tiny; done
 
 bench-gpu: setup ## time the DiT at the released size on a Hopper GPU, into out/bench (12 minutes)
 	@$(H3) bench equality --model released_on_small_canvas --attention auto cudnn \

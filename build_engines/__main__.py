@@ -14,17 +14,24 @@ from build_engines.full_width import Pencil, write_full_width
 from build_engines.h3_tiny import assemble
 from build_engines.released_configs import released
 from build_engines.tiny_checkpoint import PARTITIONS, write_tiny, write_tiny_pair
+from build_engines.tiny_configs import SMALL_CANVAS
 from build_engines.verify import verify
 from minimax_h3.attention.native import NATIVE_FOLDER
 from minimax_h3.core.errors import ConfigError, H3Error
 from minimax_h3.dit.dummy import RELEASED
 
-LAYOUTS = ("official", "diffusers")
+LAYOUTS = (OFFICIAL, DIFFUSERS) = ("official", "diffusers")
 BOTH = "both"
+CANVASES = {"released": None, "small": SMALL_CANVAS}
 
 
 def _tiny(arguments: argparse.Namespace) -> None:
-    if arguments.layout == "official":
+    if arguments.layout == DIFFUSERS and CANVASES[arguments.canvas]:
+        raise ConfigError(
+            f"canvas: {arguments.canvas!r} is not legal with layout {DIFFUSERS!r}, which has no "
+            "place for it; legal: 'released'"
+        )
+    if arguments.layout == OFFICIAL:
         root = _write_official(arguments.folder, arguments)
     else:
         with tempfile.TemporaryDirectory() as scratch:
@@ -35,8 +42,8 @@ def _tiny(arguments: argparse.Namespace) -> None:
 
 def _write_official(folder: Path, arguments: argparse.Namespace) -> Path:
     if arguments.partition == BOTH:
-        return write_tiny_pair(folder, arguments.seed)
-    return write_tiny(folder, arguments.seed, arguments.partition)
+        return write_tiny_pair(folder, arguments.seed, CANVASES[arguments.canvas])
+    return write_tiny(folder, arguments.seed, arguments.partition, CANVASES[arguments.canvas])
 
 
 def _full_width(arguments: argparse.Namespace) -> None:
@@ -81,8 +88,14 @@ def build_parser() -> argparse.ArgumentParser:
     tiny = commands.add_parser("tiny", help="write a tiny random checkpoint, in seconds")
     tiny.add_argument("folder", type=Path)
     tiny.add_argument("--seed", type=int, default=0)
-    tiny.add_argument("--layout", choices=LAYOUTS, default=LAYOUTS[0])
+    tiny.add_argument("--layout", choices=LAYOUTS, default=OFFICIAL)
     tiny.add_argument("--partition", choices=(*PARTITIONS, BOTH), default=BOTH)
+    tiny.add_argument(
+        "--canvas",
+        choices=CANVASES,
+        default="released",
+        help="small: the checkpoint states a canvas that a CPU draws in seconds [%(default)s]",
+    )
     tiny.set_defaults(run=_tiny)
 
     wide = commands.add_parser(
@@ -104,7 +117,7 @@ def build_parser() -> argparse.ArgumentParser:
     convert = commands.add_parser("convert", help="rewrite a checkpoint in another layout")
     convert.add_argument("source", type=Path)
     convert.add_argument("target", type=Path)
-    convert.add_argument("--to", choices=("diffusers",), required=True)
+    convert.add_argument("--to", choices=(DIFFUSERS,), required=True)
     convert.set_defaults(run=_convert)
 
     check = commands.add_parser("verify", help="load every component strictly, print a table")

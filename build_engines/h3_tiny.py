@@ -74,17 +74,9 @@ def read_reports(folder: Path) -> dict[str, object]:
 def _write_partition(parts: Path, target: Path, partition: str) -> None:
     root = target / partition
     root.mkdir(parents=True)
-    index = json.dumps(_model_index(partition), indent=1)
+    index = json.dumps(tiny_configs.model_index(partition, model_configs.CANVAS), indent=1)
     (root / "model_index.json").write_text(index + "\n")
     _copy(parts / _TRANSFORMERS[partition], root / "transformer")
-
-
-def _model_index(partition: str) -> dict[str, object]:
-    """The release's index, with the canvas that this model was trained on."""
-    index = tiny_configs.model_index(partition)
-    release = index["_minimax_h3"]
-    assert isinstance(release, dict)
-    return {**index, "_minimax_h3": {**release, "canvas": model_configs.CANVAS}}
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from build_engines import tiny_configs, tiny_weights
 from build_engines.shard_writer import write_component
+from build_engines.tiny_configs import Json
 from build_engines.tiny_tokenizer import processor_files, tokenizer_files, write_files
 from minimax_h3.core.errors import CheckpointError
 from minimax_h3.weights.vae_config import (
@@ -17,13 +18,19 @@ SHARED = ("tokenizer", "processor", "text_encoder", "video_vae", "audio_vae")
 _ONE_FILE = 1 << 40
 
 
-def write_tiny(target: Path, seed: int, partition: str) -> Path:
-    """Write `<target>/<partition>`; the bytes depend on the seed and the partition alone.
+def write_tiny(target: Path, seed: int, partition: str, canvas: Json | None = None) -> Path:
+    """Write `<target>/<partition>`; the bytes depend on the arguments alone.
+
+    Args:
+        target: folder of the checkpoint.
+        seed: of the weights.
+        partition: FL2VA or Ref2VA.
+        canvas: a canvas rule to state; None leaves the released one.
 
     Raises:
         CheckpointError: the partition folder exists and holds something.
     """
-    root = _write_transformer(target, seed, partition)
+    root = _write_transformer(target, seed, partition, canvas)
     write_files(root / "tokenizer", tokenizer_files())
     write_files(root / "processor", processor_files())
     _write_json(root / "text_encoder" / "config.json", tiny_configs.text_encoder())
@@ -34,26 +41,31 @@ def write_tiny(target: Path, seed: int, partition: str) -> Path:
     return root
 
 
-def write_tiny_pair(target: Path, seed: int) -> Path:
+def write_tiny_pair(target: Path, seed: int, canvas: Json | None = None) -> Path:
     """Write both partitions; what they share is written once and linked by relative paths.
+
+    Args:
+        target: folder of the checkpoint.
+        seed: of the weights.
+        canvas: a canvas rule to state; None leaves the released one.
 
     Raises:
         CheckpointError: one of the partition folders exists and holds something.
     """
     first, second = PARTITIONS
-    write_tiny(target, seed, first)
-    root = _write_transformer(target, seed, second)
+    write_tiny(target, seed, first, canvas)
+    root = _write_transformer(target, seed, second, canvas)
     for folder in SHARED:
         (root / folder).symlink_to(Path("..") / first / folder)
     return target
 
 
-def _write_transformer(target: Path, seed: int, partition: str) -> Path:
+def _write_transformer(target: Path, seed: int, partition: str, canvas: Json | None) -> Path:
     """What no two partitions share."""
     root = target / partition
     if root.exists() and any(root.iterdir()):
         raise CheckpointError(f"{root}: exists and is not empty; remove it or name another folder")
-    _write_json(root / "model_index.json", tiny_configs.model_index(partition))
+    _write_json(root / "model_index.json", tiny_configs.model_index(partition, canvas))
     _write_json(root / "transformer" / "config.json", tiny_configs.transformer())
     transformer = tiny_weights.transformer(seed, partition)
     write_component(root / "transformer", "model", transformer.items(), 300_000)
@@ -79,6 +91,6 @@ def _write_autoencoders(root: Path, seed: int) -> None:
     write_component(audio, "model", tensors.items(), _ONE_FILE)
 
 
-def _write_json(path: Path, content: dict[str, object]) -> None:
+def _write_json(path: Path, content: Json) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(json.dumps(content, indent=1).encode())

@@ -49,14 +49,24 @@ DIT = DiTConfig(
 )
 
 
+SMALL_CANVAS: Json = {"short_edge": 96, "max_area": 96 * 168, "reference_short_edge": 256}
+"""The released canvas rule at an eighth of each side, for machines without a GPU."""
+
+
 def special_id(token: str) -> int:
     """Id of a special token."""
     return BYTE_TOKENS + SPECIAL_TOKENS.index(token)
 
 
-def model_index(partition: str) -> Json:
-    """`model_index.json` of an official partition. Source: model sheet 2.1."""
+def model_index(partition: str, canvas: Json | None = None) -> Json:
+    """`model_index.json` of an official partition. Source: model sheet 2.1.
+
+    Args:
+        partition: FL2VA or Ref2VA.
+        canvas: a canvas rule that the checkpoint states; None states none, like the release.
+    """
     tasks = ["t2va", "fl2va"] if partition == "FL2VA" else ["ref2va"]
+    stated: Json = {} if canvas is None else {"canvas": canvas}
     return {
         "_class_name": "MiniMaxH3Pipeline",
         "_diffusers_version": "0.32.2",
@@ -73,6 +83,7 @@ def model_index(partition: str) -> Json:
             "tasks": tasks,
             "task_aliases": {},
             "sigma_shift_scales": {"video": 12.0, "audio": 3.0},
+            **stated,
         },
     }
 

@@ -9,6 +9,7 @@ import contextlib
 import io
 import json
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -18,11 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from h3_client import cli
+from h3_client import cli, generate
+from h3_client.connection import connect
 from h3_client.demo import DemoError, interrupt, running_server
+from h3_client.errors import H3ClientError
 from h3_client.memory_log import MemoryLog
 from h3_client.sample_media import MissingMediaError, clip, picture, speech, tone
+from minimax_h3.core.errors import H3Error
+from minimax_h3.core.request import GenerationRequest
 
+PASSED = "passed"
 # Fields of every request: what the tiny checkpoint makes in seconds, and the product's defaults.
 PROFILES = MappingProxyType(
     {
@@ -40,6 +46,16 @@ class Case:
     prompt: str
     files: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a case; seconds at the client and real-time factor of a clip that was made."""
+
+    name: str
+    verdict: str
+    seconds: float | None = None
+    rtf: float | None = None
 
 
 def cases(folder: Path) -> list[Case]:
@@ -101,23 +117,45 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--serve", default="", metavar="WORDS", help="more options of h3 serve")
     parser.add_argument("--output", type=Path, default=Path("out/accept"))
     args = parser.parse_args(words)
-    args.output.mkdir(parents=True, exist_ok=True)
     before = signal.signal(signal.SIGTERM, interrupt)
     try:
+        options = _options(args)
+        if args.url:
+            with connect(argparse.Namespace(url=args.url, http=False)) as client:
+                client.ping()
+        args.output.mkdir(parents=True, exist_ok=True)
         wanted = cases(args.output)
         with _server(args) as address:
-            failed = [case.name for case in wanted if not _passes(case, address, args)]
+            outcomes = [_outcome(case, options, address, args) for case in wanted]
     except KeyboardInterrupt:
         return cli.INTERRUPTED
-    except (DemoError, MissingMediaError) as error:
+    except (DemoError, MissingMediaError, H3ClientError, H3Error) as error:
         print(f"accept: {error}", file=sys.stderr)
         return cli.FAILED
     finally:
         signal.signal(signal.SIGTERM, before)
+    print("", *_table(outcomes), sep="\n")
+    failed = [outcome.name for outcome in outcomes if outcome.verdict != PASSED]
     print(f"{len(wanted) - len(failed)} of {len(wanted)} accepted; see {args.output.resolve()}")
     if failed:
         print(f"accept: failed: {', '.join(failed)}", file=sys.stderr)
     return cli.FAILED if failed else 0
+
+
+def _options(args: argparse.Namespace) -> list[str]:
+    """The fields of every request as options of `h3 generate`, judged before anything starts.
+
+    Raises:
+        H3ClientError: a word is not KEY=JSON.
+        H3Error: a field is unknown or its value illegal.
+    """
+    fields = _merged(PROFILES[args.profile], shlex.split(args.set))
+    options = [word for field in fields for word in ("--option", field)]
+    parser = argparse.ArgumentParser()
+    generate.add_arguments(parser)
+    asked = generate.request_fields(parser.parse_args(["any prompt", *options]))
+    GenerationRequest.from_fields(asked)
+    return options
 
 
 @contextmanager
@@ -128,6 +166,7 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
         return
     options = ("--task-type", "combined", *shlex.split(args.serve))
     run_dir = args.output / "run"
+    shutil.rmtree(run_dir, ignore_errors=True)  # of a run that was killed
     began = time.monotonic()
     try:
         with running_server(args.checkpoint, run_dir, options, keep_log=True) as address:
@@ -138,34 +177,39 @@ def _server(args: argparse.Namespace) -> Iterator[str]:
                 yield address
     finally:
         for log in run_dir.glob("*/*/server.log"):
-            log.replace(args.output / "server.log")
+            shutil.copyfile(log, args.output / "server.log")
+    shutil.rmtree(run_dir, ignore_errors=True)  # an error names a log in it, so it stays then
 
 
-def _passes(case: Case, address: str, args: argparse.Namespace) -> bool:
+def _outcome(case: Case, options: Sequence[str], address: str, args: argparse.Namespace) -> Outcome:
     """Generate and check one clip; says how long it took."""
     file = args.output / f"{case.name}.mp4"
-    fields = _merged(PROFILES[args.profile], shlex.split(args.set))
-    options = [word for field in fields for word in ("--option", field)]
     print(f"\n{case.name}: {case.prompt}", flush=True)
+    words = ["generate", case.prompt, "-o", str(file), "--url", address, "--json"]
     told = io.StringIO()
     with contextlib.redirect_stdout(told):
-        status = cli.main(
-            [
-                *("generate", case.prompt, "-o", str(file), "--url", address, "--json"),
-                *case.files,
-                *options,
-            ]
-        )
+        status = cli.main([*words, *case.files, *options])
     if status == cli.INTERRUPTED:
         raise KeyboardInterrupt
     if status:
-        return False
+        return Outcome(case.name, "not made")
     report = json.loads(told.getvalue())
     metadata = file.with_suffix(".json")
     metadata.write_text(json.dumps(report["metadata"], indent=2) + "\n", encoding="utf-8")
-    print(f"{report['client_s']:.2f} s at the client, rtf {report['client_rtf']:.3g}", flush=True)
     checks = ("--min-keyframe-psnr", str(args.min_keyframe_psnr), *case.checks)
-    return cli.main(["check", str(file), "--metadata", str(metadata), *checks]) == 0
+    passed = cli.main(["check", str(file), "--metadata", str(metadata), *checks]) == 0
+    verdict = PASSED if passed else "fails h3 check"
+    return Outcome(case.name, verdict, report["client_s"], report["client_rtf"])
+
+
+def _table(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """One line a case: seconds at the client, real-time factor, verdict."""
+    line = "{:<20} {:>9} {:>8}  {}"
+    yield line.format("case", "seconds", "rtf", "verdict")
+    for one in outcomes:
+        figures = ["-" if one.seconds is None else f"{one.seconds:.2f}"]
+        figures.append("-" if one.rtf is None else f"{one.rtf:.3g}")
+        yield line.format(one.name, *figures, one.verdict)
 
 
 def _merged(profile: Sequence[str], overrides: Sequence[str]) -> list[str]:

@@ -40,6 +40,12 @@ _FIELD_OPTIONS = (
     ("--audio-mode", str, "lock_source: the one sound among --ref becomes the clip's sound"),
 )
 _FIELD_NAMES = {"steps": "num_inference_steps"}
+_FILE_FLAGS = {
+    "keyframes": "--first and --last",
+    "frame_indices": "--first and --last, which say where the pictures go",
+    "references": "--ref",
+    "start_time_seconds": "--start",
+}
 # Arguments of `H3Client.generate` that are no request fields, and the field behind one of them.
 _NOT_OPTIONS = ("frames", "audio", "return_frames", "request_id", "timeout_s")
 
@@ -116,18 +122,21 @@ def request_fields(args: argparse.Namespace) -> dict[str, Any]:
         H3ClientError: an `--option` is not KEY=JSON, or names a field twice.
     """
     fields: dict[str, Any] = {"prompt": args.prompt}
+    given_by = {"prompt": "the prompt", **_FILE_FLAGS}
     for flag, _, _ in _FIELD_OPTIONS:
         name = flag.removeprefix("--").replace("-", "_")
         value = getattr(args, name)
         if value is not None:
             fields[_FIELD_NAMES.get(name, name)] = value
+            given_by[_FIELD_NAMES.get(name, name)] = flag
     fields |= _media_fields(args)
     for text in args.option:
         name, separator, value = text.partition("=")
         if not separator or not name:
             raise H3ClientError(INVALID_ARGUMENT, f"--option {text}: legal: KEY=JSON")
         if name in fields:
-            raise H3ClientError(INVALID_ARGUMENT, f"--option {text}: {name} is given twice")
+            message = f"--option {text}: {name} is given already, by {given_by[name]}; legal: once"
+            raise H3ClientError(INVALID_ARGUMENT, message)
         if name in _NOT_OPTIONS:
             message = f"--option {text}: {name} is not for this command, which writes MP4 files"
             raise H3ClientError(INVALID_ARGUMENT, message)
@@ -136,6 +145,7 @@ def request_fields(args: argparse.Namespace) -> dict[str, Any]:
         except ValueError as error:
             message = f"--option {text}: not JSON ({error}); a text needs quotes: {name}='\"...\"'"
             raise H3ClientError(INVALID_ARGUMENT, message) from error
+        given_by[name] = "another --option"
     return fields
 
 

@@ -36,6 +36,7 @@ HTTP2 = "\0\0"  # how a gRPC server's first frame begins, and no line of HTTP/1
 # Triton answers more frequent pings on a silent connection with GOAWAY (its limit is 300 s).
 KEEPALIVE_S = 330
 
+_NOT_TRITON = (http.client.NOT_FOUND, http.client.METHOD_NOT_ALLOWED, http.client.NOT_IMPLEMENTED)
 _STATUS_OF_HTTP = {
     400: INVALID_ARGUMENT,
     404: NOT_FOUND,
@@ -81,22 +82,30 @@ class Transport(Protocol):
 
 def no_server(url: str, protocol: str, reason: object) -> H3ClientError:
     """The error for a server that cannot be reached, or not in this protocol."""
-    if protocol == "gRPC" and _speaks_http(url):
-        advice = 'pass --http (in Python protocol="http") or the gRPC address, by default port 8001'
-        return H3ClientError(CONNECTION, f"{url} speaks HTTP and was spoken to in gRPC: {advice}")
+    if protocol == "gRPC":
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return _spoken_to_in_grpc(url)
     return H3ClientError(CONNECTION, f"no Triton server answers at {url} ({protocol}): {reason}")
 
 
-def _speaks_http(url: str) -> bool:
+def _spoken_to_in_grpc(url: str) -> H3ClientError:
+    """The error for an address that speaks HTTP; raises as `http.client` where it does not."""
     connection = http.client.HTTPConnection(url.partition("/")[0], timeout=PROTOCOL_TIMEOUT_S)
-    try:
-        connection.request("GET", "/v2/health/live")
-        connection.getresponse()
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-    return True
+    with contextlib.closing(connection):
+        connection.request("POST", "/v2/repository/index")  # takes POST at any Triton server
+        code = connection.getresponse().status
+    if code in _NOT_TRITON:
+        return _not_triton(url)
+    advice = (
+        'pass --http or http:// in front (in Python protocol="http"), or the gRPC address, by '
+        "default port 8001"
+    )
+    return H3ClientError(CONNECTION, f"{url} speaks HTTP and was spoken to in gRPC: {advice}")
+
+
+def _not_triton(url: str) -> H3ClientError:
+    advice = "pass Triton's address, by default port 8001 (gRPC) or 8000 (HTTP), not the metrics'"
+    return H3ClientError(CONNECTION, f"{url} speaks HTTP but not Triton's protocol: {advice}")
 
 
 class GrpcTransport:
@@ -203,6 +212,8 @@ class HttpTransport:
         code, answer, header_bytes = self._exchange(
             "POST", f"/v2/models/{model}/infer", body, headers, timeout_s
         )
+        if code == http.client.METHOD_NOT_ALLOWED:  # of metrics, which answer any GET with 200
+            raise _not_triton(self.url)
         if code != http.client.OK:
             raise _http_error(code, answer)
         result = client.parse_response_body(answer, header_length=header_bytes)

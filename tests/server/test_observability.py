@@ -13,7 +13,7 @@ import psutil
 import pytest
 from supervised import H3, SERVED, Supervised, supervised, wait_for
 
-from h3_client.client import H3ClientError
+from h3_client.client import H3Client, H3ClientError
 from minimax_h3.core.contracts import ENSEMBLE_STEPS, MODELS
 from minimax_h3.core.metrics import METRICS
 from minimax_h3.serve.shared_memory import remove_abandoned
@@ -60,6 +60,15 @@ def serving(
     words = ("--otlp-url", collector, "--log-format", "json")
     with supervised(tiny_checkpoint, folder, *words) as running:
         yield running
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_client_at_the_metrics_port_hears_what_it_is(serving: Supervised, protocol) -> None:
+    with (
+        H3Client(serving.facts["metrics_url"], protocol) as client,
+        pytest.raises(H3ClientError, match=r"speaks HTTP but not Triton's protocol.*not the metr"),
+    ):
+        client.generate("a fox")
 
 
 @pytest.fixture(scope="module")

@@ -356,7 +356,7 @@ class JobTable:
             if job.state in ACTIVE and job.depends_on(model, pids)
         ]
         for job in lost:
-            text = f"the process of {model} died or hung in {job.stage}; retry"
+            text = f"the process of {model} died or hung; retry"
             self._held.fail(job, WorkerLostError(text))
         return {"ended": [job.job_id for job in lost]}
 

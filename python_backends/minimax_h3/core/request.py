@@ -164,20 +164,23 @@ def _task(given: Mapping[str, object]) -> str:
             f"references: absent for task {task}; legal: at least one image or video, "
             f"{LIMITS['references'].legal}"
         )
-    if keyframes and task != TASK_FL2VA:
-        raise refuse(
-            "keyframes",
-            keyframes,
-            f"absent for task {task}; keyframes and references exclude "
-            "each other, apart from a sound that audio_mode lock_source keeps",
+    if keyframes and references and not only_locked:
+        raise InvalidRequestError(
+            f"keyframes, references: {keyframes} and {references} files are not legal together; "
+            f"legal: keyframes (h3 generate --first, --last) for task {TASK_FL2VA}, or references "
+            f"(--ref) for task {TASK_REF2VA}; only a sound that audio_mode lock_source keeps goes "
+            "with keyframes"
         )
+    if keyframes and task != TASK_FL2VA:
+        raise refuse("keyframes", keyframes, f"absent for task {task}; they make {TASK_FL2VA}")
     if task == TASK_FL2VA and not keyframes:
         raise InvalidRequestError(f"keyframes: absent for task {task}; legal: 1 or 2 pictures")
     if references and task != TASK_REF2VA and not only_locked:
         raise refuse(
             "references",
             references,
-            f"absent for task {task}, apart from the one sound that audio_mode lock_source keeps",
+            f"absent for task {task}, apart from the one sound that audio_mode lock_source keeps; "
+            f"they make {TASK_REF2VA}",
         )
     return task
 

@@ -83,14 +83,15 @@ Seconds may exceed their limit by {slack:g} s, the rounding of containers and co
 
 ## Examples
 
-One a task, with the command line and with `tritonclient` alone. All give a size, small enough for a
+One a task, with the command line and with `tritonclient` alone, for a server that has every task
+(`h3 serve --task-type combined`) and three files of your own. All give a size, small enough for a
 CPU; without one a clip has the canvas of the table above.
 
 ```bash
 .venv/bin/h3 generate "a fox in the snow" -o t2va.mp4 --width 128 --height 96
-.venv/bin/h3 generate "the cat turns into the rocket" -o fl2va.mp4 --width 128 --height 96 \
+.venv/bin/h3 generate "the cat turns into the rocket" -o fl2va.mp4 --width 128 --height 96 \\
   --first cat.png --last rocket.jpg
-.venv/bin/h3 generate "Picture 1 walks through Video 1" -o ref2va.mp4 --width 128 --height 96 \
+.venv/bin/h3 generate "Picture 1 walks through Video 1" -o ref2va.mp4 --width 128 --height 96 \\
   --ref cat.png --ref street.mp4
 ```
 

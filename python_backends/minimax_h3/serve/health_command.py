@@ -15,7 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     settings = ServeSettings()
     address = f"{settings.url_host}:{settings.http_port}"
-    parser.add_argument("--url", default=address, metavar="HOST:PORT", help="default %(default)s")
+    parser.add_argument(
+        "--url",
+        default=address,
+        metavar="HOST:PORT",
+        help="HTTP address, where h3 generate and h3 jobs take the gRPC one; default %(default)s",
+    )
     parser.add_argument(
         "--timeout", type=float, default=DEFAULT_TIMEOUT_S, metavar="SECONDS", help="for each model"
     )

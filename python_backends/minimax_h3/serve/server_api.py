@@ -10,6 +10,7 @@ from minimax_h3.core.errors import H3Error
 
 TIMEOUT_S = 5.0
 HTTP2 = "\0\0"  # how a gRPC server's first frame begins, and no line of HTTP/1
+_ADVICE = "pass Triton's HTTP address, by default port 8000"
 WIRE_TYPES: Mapping[str, str] = {"STRING": "BYTES"}
 
 
@@ -96,6 +97,10 @@ class ServerApi:
 
     def _ask(self, path: str, body: Mapping[str, object], timeout_s: float) -> str:
         code, answer = self._exchange("POST", path, json.dumps(body), timeout_s)
+        if code == http.HTTPStatus.METHOD_NOT_ALLOWED:
+            raise ServerApiError(
+                f"{self._address} speaks HTTP but not Triton's protocol; {_ADVICE}, not of metrics"
+            )
         # A stream answers with code 200 whatever became of the request.
         if code != http.HTTPStatus.OK or answer.startswith('data: {"error"'):
             raise ServerApiError(f"{path}: {code}: {answer[:300]}")
@@ -112,9 +117,7 @@ class ServerApi:
             return response.status, response.read().decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
             if str(error).startswith(HTTP2):
-                raise ServerApiError(
-                    f"{self._address} speaks gRPC; pass the HTTP address, by default port 8000"
-                ) from error
+                raise ServerApiError(f"{self._address} speaks gRPC; {_ADVICE}") from error
             reason = str(error) or type(error).__name__
             raise ServerApiError(f"{path}: no answer from {self._address}: {reason}") from error
         finally:

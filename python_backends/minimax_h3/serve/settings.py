@@ -10,7 +10,7 @@ import minimax_h3
 from minimax_h3.core.compatibility import check_start
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.contracts import MODELS
-from minimax_h3.core.errors import ConfigError
+from minimax_h3.core.errors import CheckpointError, ConfigError
 from minimax_h3.serve.gpus import check_device
 from minimax_h3.weights.manifest import identify
 
@@ -85,10 +85,7 @@ class ServeSettings:
             raise ConfigError(
                 f"otlp-url: {self.otlp_url!r} is not legal; legal: http://HOST:PORT/PATH"
             )
-        for name in PORT_NAMES:
-            port = getattr(self, name)
-            if not 0 <= port <= MAX_PORT:
-                raise ConfigError(f"{_flag(name)}: {port} is not legal; legal: 0..{MAX_PORT}")
+        self._check_ports()
         for name in ("ready_timeout_s", "hang_timeout_s", "silence_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(
@@ -96,6 +93,18 @@ class ServeSettings:
                 )
         if not self.grace_s >= 0:
             raise ConfigError(f"grace: {self.grace_s:g} is not legal; legal: 0 or more")
+
+    def _check_ports(self) -> None:
+        taken: dict[int, str] = {}
+        for name in PORT_NAMES:
+            port = getattr(self, name)
+            if not 0 <= port <= MAX_PORT:
+                raise ConfigError(f"{_flag(name)}: {port} is not legal; legal: 0..{MAX_PORT}")
+            if port and (twin := taken.setdefault(port, name)) != name:
+                raise ConfigError(
+                    f"{_flag(name)}: {port} is not legal, {_flag(twin)} has it; legal: a port for "
+                    "each service, or 0 to pick a free one"
+                )
 
     @property
     def checkpoint(self) -> Path:
@@ -140,7 +149,10 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
     if starts:
         check_device(settings.stage.device)
     check_start(settings.stage, logging.getLogger(__name__))
-    identify(settings.checkpoint, settings.stage.task_type)
+    try:
+        identify(settings.checkpoint, settings.stage.task_type)
+    except CheckpointError as error:
+        raise CheckpointError(f"checkpoint: {error}") from error
     ports = _definite_ports(settings, starts=starts)
     return replace(
         settings,

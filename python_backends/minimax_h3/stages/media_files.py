@@ -4,6 +4,7 @@ An element is a file's bytes. Only where the operator set a media root may it be
 `file:NAME` instead, which names a regular file below that root; no link is followed on the way.
 """
 
+import errno
 import os
 import stat
 from contextlib import ExitStack
@@ -53,11 +54,9 @@ class MediaFiles:
         try:
             return _read_below(self.root, name.split("/"))
         except OSError as error:
-            # The reason is the same for all failures: it must not tell what lies outside the root.
-            raise refuse(
-                subject,
-                f"file:{name}",
-                f"a regular file below the media root, without links, of up to {_LARGEST:,} bytes",
+            raise InvalidRequestError(
+                f"{subject}: {shown(f'file:{name}')} {_fault(error)}; legal: a regular file below "
+                "the media root, reached without links"
             ) from error
 
 
@@ -72,6 +71,20 @@ def _checked_name(raw: bytes, subject: str) -> str:
     if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
         raise refuse(subject, f"file:{name}", "a relative path without empty, . or .. parts")
     return name
+
+
+def _fault(error: OSError) -> str:
+    """What is wrong with a name; no link was followed, so that it tells only of the root."""
+    match error.errno:
+        case None:
+            return str(error)
+        case errno.ENOENT | errno.ENAMETOOLONG:
+            return "does not exist below the media root"
+        case errno.ELOOP | errno.ENOTDIR:
+            return "goes through a link or a file that is no folder"
+        case errno.EISDIR:
+            return "is a folder"
+    return "cannot be opened"
 
 
 def _read_below(root: str, parts: list[str]) -> bytes:
@@ -89,9 +102,10 @@ def _read_below(root: str, parts: list[str]) -> bytes:
         descriptor = os.open(parts[-1], _FILE_FLAGS, dir_fd=folder)
         with os.fdopen(descriptor, "rb") as file:
             facts = os.fstat(descriptor)
-            if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST:
-                raise OSError("not a regular file of legal size")
-            encoded = file.read(_LARGEST + 1)
-            if len(encoded) > _LARGEST:  # it grew meanwhile
-                raise OSError("not a regular file of legal size")
+            if not stat.S_ISREG(facts.st_mode):
+                raise OSError("is no regular file")
+            # A file may grow meanwhile, and one above the limit is not read.
+            encoded = file.read(_LARGEST + 1) if facts.st_size <= _LARGEST else b""
+            if max(len(encoded), facts.st_size) > _LARGEST:
+                raise OSError(f"has more than {_LARGEST:,} bytes, the largest of any file")
             return encoded

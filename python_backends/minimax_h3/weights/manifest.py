@@ -124,7 +124,7 @@ def identify(path: Path, task_type: str, *, drawn: bool = False) -> CheckpointMa
 
 def _identify(folder: Path, task_type: str) -> CheckpointManifest:
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such checkpoint folder")
+        raise CheckpointError(f"{folder}: no such folder; legal: a checkpoint's folder")
     if task_type == COMBINED:
         return _combine(_identify(folder, TASK_FL2VA), _identify(folder, TASK_REF2VA))
     if task_type not in _PARTITIONS:

@@ -128,3 +128,12 @@ def test_tiny_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main([*command, "--seed", "5"]) == 0
     assert f"wrote {tmp_path}" in capsys.readouterr().out
     assert identify(tmp_path, "ref2va").tasks == ("ref2va",)
+
+
+def test_tiny_command_with_a_canvas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tiny", str(tmp_path / "small"), "--canvas", "small"]) == 0
+    assert identify(tmp_path / "small", "combined").canvas.short_edge == 96
+    command = ["tiny", str(tmp_path / "other"), "--canvas", "small", "--layout", "diffusers"]
+    assert main(command) == 1
+    assert "canvas: 'small' is not legal with layout 'diffusers'" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

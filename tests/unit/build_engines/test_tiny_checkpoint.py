@@ -11,6 +11,8 @@ from diffusers import AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio
 
 from build_engines.shard_writer import write_component
 from build_engines.tiny_checkpoint import SHARED, write_tiny, write_tiny_pair
+from build_engines.tiny_configs import SMALL_CANVAS
+from minimax_h3.core.canvas import RELEASED, CanvasRule, canvas_from_ratio
 from minimax_h3.core.constants import PIXEL_MEAN, PIXEL_STD
 from minimax_h3.core.errors import CheckpointError
 from minimax_h3.weights.manifest import identify
@@ -68,6 +70,22 @@ def test_partitions_differ_in_the_transformer_alone(tiny_checkpoint: Path, tmp_p
     assert differing == {"transformer", "model_index.json"}
     manifest = identify(tmp_path, "ref2va")
     assert (manifest.partition, manifest.tasks) == ("Ref2VA", ("ref2va",))
+
+
+def test_the_small_canvas_is_an_eighth_of_the_released_one(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    write_tiny_pair(tmp_path, 0, SMALL_CANVAS)
+    small, plain = (identify(root, "combined") for root in (tmp_path, tiny_checkpoint))
+    assert plain.canvas == RELEASED
+    assert small.canvas == CanvasRule(
+        RELEASED.short_edge // 8,
+        RELEASED.max_area // 64,
+        RELEASED.reference_short_edge // 8,
+        RELEASED.ratio,
+    )
+    assert small.digest == plain.digest, "the weights are the same"
+    assert canvas_from_ratio("16:9", small.canvas) == (160, 96)
 
 
 def test_a_folder_in_use_is_refused(tiny_checkpoint: Path) -> None:

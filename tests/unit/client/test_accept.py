@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from h3_client import accept, cli
+from h3_client.client import H3Client
+from h3_client.demo import DemoError
 from h3_client.memory_log import MemoryLog
 from h3_client.sample_media import MissingMediaError, clip, picture, speech
 
@@ -30,6 +32,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(cli, "main", main)
     monkeypatch.setattr(accept, "speech", lambda target: target)
+    monkeypatch.setattr(H3Client, "ping", lambda client: {"ok": True})
     return seen
 
 
@@ -53,6 +56,10 @@ def test_every_task_is_generated_and_checked(
     assert len(checks) == 4
     assert json.loads((tmp_path / "fl2va.json").read_text()) == {"width": 128}
     told = capsys.readouterr()
+    head, *lines = told.out.splitlines()[-6:-1]
+    assert head.split() == ["case", "seconds", "rtf", "verdict"]
+    assert lines[0].split() == ["t2va", "1.00", "0.2", "passed"]
+    assert lines[3].split() == ["ref2va-two-videos", "1.00", "0.2", "fails", "h3", "check"]
     assert "3 of 4 accepted" in told.out
     assert "failed: ref2va-two-videos" in told.err
 
@@ -72,10 +79,70 @@ def test_a_server_of_its_own_serves_every_task_and_leaves_its_logs(
         yield "h:2"
 
     monkeypatch.setattr(accept, "running_server", server)
+    killed = tmp_path / "run" / "killed" / "start"
+    killed.mkdir(parents=True)
+    (killed / "server.json").write_text("{}")
     run(tmp_path, "--serve", "--device cpu")
     assert asked == [Path("c"), "--task-type", "combined", "--device", "cpu", True]
     assert (tmp_path / "server.log").read_text() == "log"
+    assert not (tmp_path / "run").exists()
     assert str(os.getpid()) in (tmp_path / "memory.tsv").read_text()
+
+
+def test_a_clip_that_is_not_made_is_in_the_table(
+    commands: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(cli, "main", lambda words: 1)
+    assert run(tmp_path, "--url", "h:1") == 1
+    assert capsys.readouterr().out.splitlines()[-2].split() == [
+        *("ref2va-two-videos", "-", "-", "not", "made")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("sede=7", "accept: sede: unknown request field"),
+        ("seed=-1", "accept: seed: -1 is not legal; legal: 0.."),
+        ("seed", "accept: --option seed: legal: KEY=JSON"),
+        ("width=100", "accept: width: 100 is not legal; legal: multiples of 32"),
+    ],
+)
+def test_a_wrong_field_is_refused_before_anything_starts(
+    commands: list[list[str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    message: str,
+) -> None:
+    assert run(tmp_path / "out", "--set", words) == 1
+    assert message in capsys.readouterr().err
+    assert commands == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_address_is_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "--url", "127.0.0.1:1") == 1
+    assert capsys.readouterr().err.startswith(
+        "accept: no Triton server answers at 127.0.0.1:1 (gRPC)"
+    )
+
+
+def test_the_log_that_an_error_names_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.contextmanager
+    def server(checkpoint, run_dir, options, *, keep_log):
+        (run_dir / "accept" / "start").mkdir(parents=True)
+        (run_dir / "accept" / "start" / "server.log").write_text("log")
+        raise DemoError("not ready")
+        yield
+
+    monkeypatch.setattr(accept, "running_server", server)
+    assert run(tmp_path) == 1
+    assert (tmp_path / "run" / "accept" / "start" / "server.log").read_text() == "log"
+    assert (tmp_path / "server.log").read_text() == "log"
 
 
 def test_memory_of_a_process_and_its_children(tmp_path: Path) -> None:

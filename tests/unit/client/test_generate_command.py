@@ -233,7 +233,7 @@ def test_a_bad_place_is_refused_before_anything_is_sent(server, tmp_path: Path, 
         ("video_crf", "KEY=JSON"),
         ("=1", "KEY=JSON"),
         ("video_preset=medium", "a text needs quotes"),
-        ("prompt=1", "given twice"),
+        ("prompt=1", "--option prompt=1: prompt is given already, by the prompt; legal: once"),
         ("return_frames=true", "writes MP4 files"),
         ("frames=true", "writes MP4 files"),
     ],
@@ -241,6 +241,27 @@ def test_a_bad_place_is_refused_before_anything_is_sent(server, tmp_path: Path, 
 def test_bad_options_are_refused(server, capsys, option: str, complaint: str) -> None:
     assert cli.main(["generate", "p", "--option", option]) == 1
     assert complaint in capsys.readouterr().err
+    assert server.transport.requests == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--steps", "9", "--option", "num_inference_steps=8"], "given already, by --steps"),
+        (["--width", "64", "--option", "width=32"], "width is given already, by --width"),
+        (["--last", "b.png", "--option", "frame_indices=[-1]"], "by --first and --last, which say"),
+        (["--ref", "b.png", "--option", "references=[]"], "references is given already, by --ref"),
+        (["--start", "1", "--option", "start_time_seconds=[1]"], "given already, by --start"),
+        (["--option", "video_crf=20", "--option", "video_crf=9"], "by another --option"),
+    ],
+)
+def test_a_field_that_is_given_twice_names_both_places(
+    server, capsys, words: list[str], message: str
+) -> None:
+    assert cli.main(["generate", "p", *words]) == 1
+    said = capsys.readouterr().err
+    assert f"--option {words[-1]}: " in said
+    assert message in said
     assert server.transport.requests == []
 
 

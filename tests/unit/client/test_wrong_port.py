@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import grpc
@@ -19,17 +20,25 @@ class Live(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
+    do_POST = do_GET  # noqa: N815  # the library's names
+
     def log_message(self, *args: object) -> None:
         pass
 
 
-@pytest.fixture(scope="module")
-def http_port() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Live)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+@contextmanager
+def serving(kind: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture(scope="module")
+def http_port() -> Iterator[str]:
+    with serving(Live) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +48,20 @@ def grpc_port() -> Iterator[str]:
     server.start()
     yield f"127.0.0.1:{port}"
     server.stop(None).wait()
+
+
+class Metrics(Live):
+    """Answers any GET and no POST, like Triton's metrics."""
+
+    def do_POST(self) -> None:
+        self.send_response(405)
+        self.end_headers()
+
+
+@pytest.fixture(scope="module")
+def metrics_port() -> Iterator[str]:
+    with serving(Metrics) as address:
+        yield address
 
 
 def check(error: H3ClientError, address: str, advice: str) -> None:
@@ -60,6 +83,27 @@ def test_grpc_at_the_http_port(http_port: str) -> None:
         client.ping()
     check(wrong.value, http_port, "speaks HTTP")
     check(wrong.value, http_port, "pass --http")
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_either_protocol_at_the_metrics_port(metrics_port: str, protocol) -> None:
+    with pytest.raises(H3ClientError) as wrong, H3Client(metrics_port, protocol) as client:
+        client.generate("a fox")
+    check(wrong.value, metrics_port, "speaks HTTP but not Triton's protocol")
+    check(wrong.value, metrics_port, "not the metrics'")
+
+
+def test_health_at_the_metrics_port(metrics_port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["health", "--url", metrics_port]) == 1
+    assert f"{metrics_port} speaks HTTP but not Triton's protocol" in capsys.readouterr().out
+
+
+def test_the_help_of_health_tells_its_address_from_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["health", "--help"])
+    assert "HTTP address" in capsys.readouterr().out
 
 
 def test_a_stream_at_the_http_port(http_port: str) -> None:

@@ -35,6 +35,7 @@ def test_a_job_in_the_loop_ends_with_the_dit_and_with_what_comes_later(
     assert lose(jobs, model) == ["a"]
     answer = jobs.handle({"op": "get", "id": "a"})
     assert answer["error"]["kind"] == "worker_lost"
+    assert answer["error"]["message"] == f"the process of {model} died or hung; retry"
     assert say(jobs, "progress", "a", stage="denoiser")["kind"] == "worker_lost"
 
 

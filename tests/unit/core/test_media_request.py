@@ -19,6 +19,10 @@ from minimax_h3.core.request import GenerationRequest
 
 A, B, C = b"a", b"b", b"c"
 LOCK = {"audio_mode": "lock_source"}
+TOGETHER = (
+    r"keyframes, references: 1 and 1 files are not legal together; legal: keyframes .*--first, "
+    r"--last\) for task fl2va, or references \(--ref\) for task ref2va"
+)
 
 
 @dataclass
@@ -68,10 +72,14 @@ def test_the_task_follows_from_the_files(fields: dict[str, object], task: str) -
         ({"task": "ref2va"}, "references: absent for task ref2va; legal: at least one image"),
         ({"task": "t2va", "keyframes": [A]}, "keyframes: 1 is not legal; legal: absent for task"),
         ({"task": "t2va", "references": [A]}, "references: 1 is not legal; legal: absent for task"),
-        ({"task": "fl2va", "keyframes": [A], "references": [B]}, "references: 1 is not legal"),
-        ({"keyframes": [A], "references": [B]}, "keyframes and references exclude each other"),
+        ({"task": "t2va", "keyframes": [A]}, "they make fl2va"),
+        ({"task": "fl2va", "references": [A]}, "keyframes: absent for task fl2va"),
+        ({"task": "t2va", "references": [A]}, "they make ref2va"),
+        ({"task": "fl2va", "keyframes": [A], "references": [B]}, TOGETHER),
+        ({"keyframes": [A], "references": [B]}, TOGETHER),
         ({"task": "ref2va", "keyframes": [A]}, "references: absent"),
-        ({"task": "ref2va", "keyframes": [A], "references": [B]}, "exclude each other"),
+        ({"task": "ref2va", "keyframes": [A], "references": [B]}, TOGETHER),
+        ({"keyframes": [A], "references": [B, C], **LOCK}, "1 and 2 files are not legal together"),
         ({"keyframes": []}, "keyframes: 0 keyframes"),
         ({"keyframes": [A, B, C]}, "keyframes: 3 keyframes"),
         ({"references": []}, "references: 0 references"),

@@ -37,11 +37,13 @@ def test_a_taken_port_is_named(settings_with: Settings, name: str) -> None:
             check_settings(settings_with(**{name: port}))
 
 
-def test_the_same_port_twice_is_refused(settings_with: Settings) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with pytest.raises(ConfigError, match=f"grpc-port: {port} cannot be used"):
-        check_settings(settings_with(http_port=port, grpc_port=port))
+@pytest.mark.parametrize(
+    ("first", "second"), [("http", "grpc"), ("http", "metrics"), ("grpc", "metrics")]
+)
+def test_the_same_port_twice_is_refused(settings_with: Settings, first: str, second: str) -> None:
+    message = f"{second}-port: 8123 is not legal, {first}-port has it; legal: a port for each"
+    with pytest.raises(ConfigError, match=message):
+        settings_with(**{f"{first}_port": 8123, f"{second}_port": 8123})
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,10 @@ def test_the_checkpoint_is_looked_at_before_the_start(
 ) -> None:
     settings = settings_with()
     monkeypatch.undo()  # the real look
-    with pytest.raises(CheckpointError, match="no such checkpoint folder"):
+    with pytest.raises(CheckpointError, match=r"^checkpoint: .*no such folder; legal: a checkp"):
+        check_settings(settings)
+    settings.checkpoint.mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"^checkpoint: .*no checkpoint here; legal: "):
         check_settings(settings)
 
 

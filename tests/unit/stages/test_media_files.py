@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from fakes.refusals import check_refusal
 
 from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
 from minimax_h3.core.limits import LIMITS
@@ -56,6 +57,41 @@ def test_nothing_else_is_opened(root: Path, name: str) -> None:
     assert len(str(refusal.value)) < 600
 
 
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("absent.png", "does not exist below the media root"),
+        ("inner/absent.png", "does not exist below the media root"),
+        ("absent/a.png", "does not exist below the media root"),
+        ("x" * 5000, "does not exist below the media root"),
+        ("inner", "is a folder"),
+        ("pipe", "is no regular file"),
+        *(
+            (name, "goes through a link or a file that is no folder")
+            for name in ("link", "a.png/x")
+        ),
+    ],
+)
+def test_the_refusal_says_what_is_wrong_with_a_name(root: Path, name: str, fault: str) -> None:
+    with pytest.raises(InvalidRequestError) as refusal:
+        MediaFiles(str(root)).read(f"file:{name}".encode(), "references[0]")
+    check_refusal(refusal.value, r"references\[0\]", f"{fault}; legal: a regular file below")
+    assert str(LIMITS["video_bytes"].high) not in str(refusal.value).replace(",", "")
+
+
+@pytest.mark.parametrize("target", ["absent", "secret", "folder", "/dev/zero"])
+def test_a_link_tells_nothing_of_where_it_leads(root: Path, target: str) -> None:
+    (root.parent / "folder").mkdir()
+    (root / "there").symlink_to(root.parent / target)
+    texts = set()
+    for name in ("there", "there/x", "there/secret"):
+        with pytest.raises(InvalidRequestError) as refusal:
+            MediaFiles(str(root)).read(f"file:{name}".encode(), "references[0]")
+        texts.add(str(refusal.value).replace(f"file:{name}", ""))
+    assert len(texts) == 1
+    assert "goes through a link" in texts.pop()
+
+
 def test_a_name_that_is_no_text(root: Path) -> None:
     with pytest.raises(InvalidRequestError, match="UTF-8"):
         MediaFiles(str(root)).read(b"file:\xff\xfe", "keyframes[0]")
@@ -65,5 +101,5 @@ def test_a_file_above_every_limit_is_not_read(root: Path) -> None:
     largest = int(LIMITS["video_bytes"].high)
     with (root / "large.mp4").open("wb") as file:
         file.truncate(largest + 1)
-    with pytest.raises(InvalidRequestError, match="up to"):
+    with pytest.raises(InvalidRequestError, match="has more than 52,428,800 bytes"):
         MediaFiles(str(root)).read(b"file:large.mp4", "references[0]")
