@@ -22,17 +22,17 @@ from minimax_h3.core.refusals import nearest, shown, shown_name
 
 HEADER_PREFIX = "x-"  # of the headers that `h3 serve` lets Triton forward
 
-# What a client may send. Server 2.51 reads all but the last two itself and shows no model any of
-# them; they stand here for the documents, and for a server that hands them on.
+# What a client may send. Server 2.51 reads Triton's own six itself and hands them on only from
+# `/generate` and `/generate_stream`, where it does not read them.
 PARAMETERS: Mapping[str, str] = MappingProxyType(
     {
-        "sequence_id": "read by Triton; without effect here",
-        "sequence_start": "read by Triton; without effect here",
-        "sequence_end": "read by Triton; without effect here",
-        "priority": "read by Triton; without effect here, the field `priority` has one",
-        "timeout": "read by Triton; without effect here, the field `deadline_s` has one",
-        "binary_data_output": "read by Triton over HTTP: outputs as bytes behind the JSON",
-        "triton_enable_empty_final_response": "read by Triton in gRPC streams",
+        "id": "the request id, as a key of `/generate` and `/generate_stream`",
+        "sequence_id": "Triton's; without effect here",
+        "sequence_start": "Triton's; without effect here",
+        "sequence_end": "Triton's; without effect here",
+        "timeout": "Triton's; without effect here, the field `deadline_s` has one",
+        "binary_data_output": "Triton's, over HTTP: outputs as bytes behind the JSON",
+        "priority": "Triton's, refused as a key of `/generate`; the field `priority` has an effect",
         f"{HEADER_PREFIX}*": "a header that Triton forwards; without effect here",
         PROBE_PARAMETER: "only whether the model answers; nothing is made",
     }
@@ -63,7 +63,7 @@ def check_parameters(given: Mapping[str, object], *, trusted: bool) -> None:
 def _is_legal(name: str, *, trusted: bool) -> bool:
     if name in BETWEEN_MODELS:
         return trusted
-    # `priority` is a field too: where Triton does not take it, it is that field in a wrong place.
+    # So is `priority`: where Triton does not read it, somebody meant the field.
     if name.lower() in FIELDS:
         return False
     return name in PARAMETERS or name.lower().startswith(HEADER_PREFIX)

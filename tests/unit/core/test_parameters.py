@@ -7,7 +7,7 @@ from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.core.fields import FIELDS
 from minimax_h3.core.parameters import BETWEEN_MODELS, PARAMETERS, check_parameters
 
-TRITONS = ("sequence_id", "sequence_start", "sequence_end", "timeout", "binary_data_output")
+TRITONS = ("id", "sequence_id", "sequence_start", "sequence_end", "timeout", "binary_data_output")
 
 
 def refusal(name: str, value: object = 1, *, trusted: bool = False) -> str:
@@ -31,7 +31,7 @@ def test_what_triton_its_clients_and_a_gateway_send_is_taken() -> None:
         ("videocrf", "nearest: the field video_crf, a key of OPTIONS; "),
         ("priorities", "nearest: the field priority, a key of OPTIONS; "),
         ("timeouts", "nearest: timeout; "),
-        ("xyzzy", "which is not known; legal: sequence_id, "),
+        ("xyzzy", "which is not known; legal: id, "),
     ],
 )
 def test_an_unknown_one_is_named_with_its_value_and_the_legal_ones(name: str, told: str) -> None:
