@@ -131,8 +131,8 @@ class StageConfig:
             check_range(name, getattr(self, name), limits)
         if self.running_jobs > self.max_jobs:
             raise ConfigError(
-                f"max_jobs: {self.max_jobs} is not legal; legal: {self.running_jobs} (running_jobs) "
-                "or more"
+                f"max_jobs: {self.max_jobs} is not legal; legal: running_jobs, here "
+                f"{self.running_jobs}, or more"
             )
 
     def parameters(self) -> dict[str, str]:
