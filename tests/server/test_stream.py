@@ -82,7 +82,7 @@ def test_http_gets_base64_or_a_handle(server) -> None:
 
 
 def test_generate_without_stream_works_and_hands_out_no_file(server) -> None:
-    """Triton's endpoint for one response: the job runs to its end, its file is kept under its id."""
+    """Triton's endpoint for one response: the job runs to its end, its file is kept by id."""
     body = {"PROMPT": "p", "WIDTH": 64, "HEIGHT": 64, "NUM_INFERENCE_STEPS": 3, "id": "whole"}
     connection = http.client.HTTPConnection(server.http_url, timeout=60)
     with contextlib.closing(connection):
