@@ -239,6 +239,7 @@ class ServerProcess:
             self._lock.close()
         if self._guardian is not None:
             self._guardian.dismiss()
+            self._guardian = None
 
     def _claim_shared_memory(self, run_id: str) -> None:
         for abandoned in shared_memory.remove_abandoned():
