@@ -10,7 +10,7 @@ from pathlib import Path
 from fakes import pb_utils
 
 import minimax_h3
-from minimax_h3.core.config import StageConfig
+from minimax_h3.core.config import RANGES, StageConfig
 from minimax_h3.core.contracts import DENOISER_INSTANCES
 from minimax_h3.core.errors import H3Error
 from minimax_h3.core.metrics import METRICS
@@ -93,7 +93,9 @@ def test_figures_are_the_defaults() -> None:
     assert limits["jobs that run or wait for a turn"] == str(stage.max_jobs)
     assert limits["streams that wait for a place"] == str(stage.stream_jobs)
     assert limits["unfinished jobs of one named client"] == str(stage.client_jobs)
-    assert limits["rows of one forward"] == f"{stage.max_packed_rows:,}"
+    assert limits["rows of one forward"] == f"up to {stage.max_packed_rows:,}"
+    low, high = RANGES["max_packed_rows"]
+    assert f"`--max-packed-rows` ({low} to {high:,})" in section("Limits")
     hang = f"{settings.hang_timeout_s:g} s, or {STEP_FACTOR:g} of its own steps"
     assert limits["silence of a job before a model may count as hung"] == hang
     assert f"{settings.silence_timeout_s:g} s" in limits.values()

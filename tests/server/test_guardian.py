@@ -76,15 +76,34 @@ def test_a_step_that_hangs_ends_its_job_and_its_dit(serving: Supervised) -> None
     assert serving.client().generate(**REQUEST).mp4
 
 
-def test_after_kill_nine_nothing_is_left(serving: Supervised) -> None:
-    """Also not the DiT and the loop that wait for each other's answers."""
-    server = psutil.Process(serving.server_pid)
-    started = [server, *server.children(recursive=True)]
+def test_a_killed_guardian_has_a_successor_and_no_job_hears_of_it(serving: Supervised) -> None:
+    client = serving.client()
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(client.generate, **REQUEST | {"num_inference_steps": 20})
+        for deaths in (1, 2):
+            killed = guardian_of(serving)
+            killed.kill()
+            took_s = wait_for(lambda deaths=deaths: serving.says("took over") == deaths)
+            assert took_s < 2.0
+            assert serving.says(f"guardian {killed.pid} ended with -9")
+            assert guardian_of(serving).pid != killed.pid
+        assert job.result(60).mp4
+
+
+def guardian_of(serving: Supervised) -> psutil.Process:
     (guardian,) = (
         child
         for child in psutil.Process(serving.process.pid).children()
-        if "minimax_h3.serve.guardian" in child.cmdline()
+        if is_alive(child) and "minimax_h3.serve.guardian" in child.cmdline()
     )
+    return guardian
+
+
+def test_after_kill_nine_nothing_is_left(serving: Supervised) -> None:
+    """Also not the DiT and the loop that wait for each other's answers; by a second guardian."""
+    server = psutil.Process(serving.server_pid)
+    started = [server, *server.children(recursive=True)]
+    guardian = guardian_of(serving)
     client = serving.client()
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(client.generate, **HANGS, request_id="running")

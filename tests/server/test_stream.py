@@ -81,6 +81,22 @@ def test_http_gets_base64_or_a_handle(server) -> None:
     assert H3Client(server.http_url, "http").result(told["handle"]).mp4 == [clip]
 
 
+def test_generate_without_stream_works_and_hands_out_no_file(server) -> None:
+    """Triton's endpoint for one response: the job runs to its end, its file is kept by id."""
+    body = {"PROMPT": "p", "WIDTH": 64, "HEIGHT": 64, "NUM_INFERENCE_STEPS": 3, "id": "whole"}
+    connection = http.client.HTTPConnection(server.http_url, timeout=60)
+    with contextlib.closing(connection):
+        path = "/v2/models/minimax_h3_stream/generate"
+        connection.request("POST", path, json.dumps(body | {"RESULT_AS": "handle"}))
+        answer = connection.getresponse()
+        told = json.loads(answer.read())
+    assert answer.status == 200
+    assert told["error"].startswith("generate expects model to produce exactly 1 response")
+    client = H3Client(server.grpc_url)
+    assert client.job("whole")["state"] == "finished"
+    assert client.result("whole").mp4[0][4:8] == b"ftyp"
+
+
 class Proxy(http.server.BaseHTTPRequestHandler):
     """A plain proxy: knows nothing of Triton, passes bodies on as they come."""
 

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 
+from minimax_h3.core.canvas import MIN_SIDE
 from minimax_h3.core.constants import TASK_FL2VA, TASK_REF2VA
 from minimax_h3.core.errors import ConfigError
+from minimax_h3.core.fields import MAX_STEPS, MIN_FRAMES
+from minimax_h3.core.lengths import align_frames_up, audio_rows, video_rows
 from minimax_h3.core.warm_up import warm_up_plans
 
 COMBINED = "combined"
@@ -18,6 +22,29 @@ ADALN_PLACES = ("auto", "device", "host")
 DECODER_OPS = ("reference", "fused", "compiled")
 GPU_DECODER_TILES = 14
 WEIGHTS = (CHECKPOINT, DUMMY) = ("checkpoint", "dummy")
+
+_SHORTEST = align_frames_up(MIN_FRAMES)
+# Rows of the smallest request that is legal, one token long, and room for the longest in 4096x2176.
+MIN_PACKED_ROWS = video_rows(MIN_SIDE, MIN_SIDE, _SHORTEST) + audio_rows(_SHORTEST) + 1
+MAX_PACKED_ROWS = 2**20
+DAY_S = 86_400
+# Every number, with its lowest and highest legal value.
+RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "decoder_tiles": (0, 256),
+        "max_packed_rows": (MIN_PACKED_ROWS, MAX_PACKED_ROWS),
+        "running_jobs": (1, 64),
+        "max_jobs": (1, 64),  # each is a process of the denoiser
+        "stream_jobs": (0, 512),  # `jobs` is asked about all of them at once, twenty times a second
+        "client_jobs": (1, 1024),
+        "results_bytes": (0, 2**50),
+        "session_lease_s": (1, DAY_S),
+        "cpu_threads": (0, 1024),
+        "test_step_delay_ms": (0, 1000 * DAY_S),
+        "test_hang_at_step": (0, MAX_STEPS),
+        "test_stage_delay_ms": (0, 1000 * DAY_S),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +127,13 @@ class StageConfig:
                 f"media_root: {self.media_root!r} is not legal; legal: an absolute path, or empty"
             )
         warm_up_plans(self.warm_up)
-        _at_least("decoder_tiles", self.decoder_tiles, 0)
-        _at_least("max_packed_rows", self.max_packed_rows, 1)
-        _at_least("running_jobs", self.running_jobs, 1)
-        _at_least("max_jobs", self.max_jobs, self.running_jobs)
-        _at_least("stream_jobs", self.stream_jobs, 0)
-        _at_least("client_jobs", self.client_jobs, 1)
-        _at_least("results_bytes", self.results_bytes, 0)
-        _at_least("session_lease_s", self.session_lease_s, 1)
-        _at_least("cpu_threads", self.cpu_threads, 0)
-        _at_least("test_step_delay_ms", self.test_step_delay_ms, 0)
-        _at_least("test_hang_at_step", self.test_hang_at_step, 0)
-        _at_least("test_stage_delay_ms", self.test_stage_delay_ms, 0)
+        for name, limits in RANGES.items():
+            check_range(name, getattr(self, name), limits)
+        if self.running_jobs > self.max_jobs:
+            raise ConfigError(
+                f"max_jobs: {self.max_jobs} is not legal; legal: running_jobs, here "
+                f"{self.running_jobs}, or more"
+            )
 
     def parameters(self) -> dict[str, str]:
         """The `parameters` of a `config.pbtxt`; inverse of `parse_parameters`."""
@@ -131,9 +153,20 @@ def _one_of(name: str, value: str, legal: tuple[str, ...]) -> None:
         raise ConfigError(f"{name}: {value!r} is not legal; legal: one of {', '.join(legal)}")
 
 
-def _at_least(name: str, value: float, low: float) -> None:
-    if not value >= low:
-        raise ConfigError(f"{name}: {value:g} is not legal; legal: {low:g} or more")
+def check_range(name: str, value: float, limits: tuple[float, float]) -> None:
+    """Refuse a number outside its range.
+
+    Args:
+        name: of the parameter or option.
+        value: as it was given; NaN is in no range.
+        limits: lowest and highest legal value.
+
+    Raises:
+        ConfigError: names the number, its value and its range.
+    """
+    low, high = limits
+    if not low <= value <= high:
+        raise ConfigError(f"{name}: {value!r} is not legal; legal: {low!r}..{high!r}")
 
 
 def parse_parameters(parameters: Mapping[str, str]) -> StageConfig:

@@ -312,6 +312,8 @@ TRACE_VARIABLE = "H3_TRACE"
 # In a trusted call: the id of a job that has a place already, and when its request came.
 JOB_ID_PARAMETER = "h3_job_id"
 RECEIVED_AT_PARAMETER = "h3_received_at"
+# And that its caller wants the kind of an error in front of the message; see `triton_io.bls`.
+WANTS_KIND_PARAMETER = "wants_error_kind"
 
 # The only routing table: which DiT model a task's steps go to.
 ROUTES = MappingProxyType(

@@ -14,7 +14,7 @@ from minimax_h3.core.constants import TASKS, VIDEO_FPS
 from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
 from minimax_h3.core.lengths import align_frames_up
 from minimax_h3.core.limits import LIMITS
-from minimax_h3.core.refusals import refuse, shown, shown_name
+from minimax_h3.core.refusals import nearest, refuse, shown, shown_name
 
 MIN_SECONDS, MAX_SECONDS = 4.0, 15.0
 MIN_FRAMES = round(MIN_SECONDS * VIDEO_FPS)  # requested, before alignment
@@ -216,9 +216,10 @@ def _typed_field(name: str, value: object) -> object:
     if name in OTHER_NAMES:
         raise InvalidRequestError(f"{name}: not a field here; legal: {OTHER_NAMES[name]}")
     if name not in FIELDS:
+        close = nearest(name, FIELDS)
         raise InvalidRequestError(
-            f"{shown_name(name)}: unknown request field; legal: the known fields "
-            f"{', '.join(FIELDS)}"
+            f"{shown_name(name)}: unknown request field; "
+            f"{f'nearest: {close}; ' if close else ''}legal: the known fields {', '.join(FIELDS)}"
         )
     if not FIELDS[name].is_list:
         return _typed(name, value)

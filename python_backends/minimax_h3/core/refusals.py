@@ -3,8 +3,9 @@
 Values come from clients, so they are shown as a client wrote them, on one line and cut off.
 """
 
+import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from minimax_h3.core.errors import InvalidRequestError
@@ -59,6 +60,17 @@ def shown(value: object) -> str:
 def shown_name(name: str) -> str:
     """The name of a field that a client made up: as `shown`, without quotes unless it is empty."""
     return shown(name)[1:-1] or shown(name)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that one was most likely meant to be, or empty.
+
+    Case, hyphens and underscores do not count: `numFrame` is near `num_frames`.
+    """
+    plain = {re.sub("[-_]", "", other.lower()): other for other in known}
+    asked = re.sub("[-_]", "", name[:MAX_SHOWN_CHARS].lower())
+    found = difflib.get_close_matches(asked, plain, n=1)
+    return plain[found[0]] if found else ""
 
 
 def reason(error: Exception) -> str:

@@ -10,13 +10,15 @@ from pathlib import Path
 from minimax_h3.core import limits
 from minimax_h3.core.contracts import REQUEST_INPUTS, STRING
 from minimax_h3.core.fields import FIELDS, MEANINGLESS_FIELDS, OTHER_NAMES, RESERVED_FIELDS
+from minimax_h3.core.parameters import PARAMETERS
 
 _PAGE = """# Requests
 
-Written by `make docs` from the tables that enforce it (`core/fields.py`, `core/limits.py`); a test
-compares the two. Nothing is changed silently: an unknown, ill-typed, conflicting or out-of-range
-field is refused with INVALID_ARGUMENT (HTTP 400) and a message that names the field, the value and
-the legal range, before expensive work. Alignments that are stated here are reported in METADATA.
+Written by `make docs` from the tables that enforce it (`core/fields.py`, `core/limits.py`,
+`core/parameters.py`); a test compares the two. Nothing is changed silently: an unknown, ill-typed,
+conflicting or out-of-range field is refused with INVALID_ARGUMENT (HTTP 400) and a message that
+names the field, the value and the legal range, before expensive work. Alignments that are stated
+here are reported in METADATA.
 
 ## Fields
 
@@ -122,6 +124,13 @@ fl2va = generate("the cat flies", tensor("KEYFRAMES", "BYTES", object, cat, rock
 ref2va = generate("Picture 1 in Video 1", tensor("REFERENCES", "BYTES", object, cat, street))
 ```
 
+## Parameters of a request
+
+No field is a request parameter: not in gRPC's `parameters`, not in those of an HTTP body, not as a
+JSON key of `/generate` and `/generate_stream` that is no tensor, which Triton makes one. There it
+would have no effect, so it is refused like an unknown field. Legal are:
+
+{parameters}
 ## Errors
 
 | gRPC | HTTP | when |
@@ -157,11 +166,18 @@ def fields_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def parameters_table() -> str:
+    """The request parameters as the documents print them."""
+    lines = [f"| `{name}` | {meaning} |" for name, meaning in PARAMETERS.items()]
+    return "\n".join(["| parameter | meaning |", "|---|---|", *lines]) + "\n"
+
+
 def page() -> str:
     """The whole document."""
     return _PAGE.format(
         fields=fields_table(),
         limits=limits.as_markdown(),
+        parameters=parameters_table(),
         reserved=_names(sorted(RESERVED_FIELDS)),
         meaningless=_names(sorted(MEANINGLESS_FIELDS)),
         others=_names(OTHER_NAMES),

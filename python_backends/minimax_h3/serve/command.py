@@ -18,6 +18,8 @@ from minimax_h3.core.config import (
     DECODER_OPS,
     DEVICES,
     DTYPES,
+    MAX_PACKED_ROWS,
+    MIN_PACKED_ROWS,
     ROW_OPS,
     TASK_TYPES,
     WEIGHTS,
@@ -90,7 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-packed-rows",
         type=int,
         metavar="N",
-        help=f"largest request, rows; default: what fits, up to {stage.max_packed_rows}",
+        help=f"largest request, rows, {MIN_PACKED_ROWS} to {MAX_PACKED_ROWS}; default: what fits, "
+        f"up to {stage.max_packed_rows}",
     )
     models.add_argument(
         "--media-root",

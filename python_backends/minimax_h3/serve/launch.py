@@ -1,5 +1,6 @@
 """The command line of tritonserver and the files of one start."""
 
+import math
 import secrets
 import shlex
 import shutil
@@ -152,7 +153,7 @@ def server_flags(
         "--grpc-header-forward-pattern=x-.*",
         f"--backend-config=python,shm-region-prefix-name={shared_memory_prefix}",
         # A model that loads weights is silent for long.
-        f"--backend-config=python,stub-timeout-seconds={round(settings.ready_timeout_s)}",
+        f"--backend-config=python,stub-timeout-seconds={math.ceil(settings.ready_timeout_s)}",
         f"--backend-config=python,thread-pool-size={BLS_THREADS}",
         *_LEVEL_FLAGS[settings.log_level],
         *_trace_flags(settings.otlp_url),

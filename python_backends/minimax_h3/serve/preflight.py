@@ -4,6 +4,7 @@ Pure: what a plan needs against what was measured. A shortfall names both number
 change.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ from minimax_h3.core.config import COMBINED, StageConfig
 from minimax_h3.core.errors import ConfigError, H3Error
 from minimax_h3.serve.machine import Gpu, Machine, measure
 from minimax_h3.serve.residency import (
+    CROSSING,
     DEVICE,
     HOST,
     ResidentPlan,
@@ -23,7 +25,9 @@ from minimax_h3.weights.manifest import CheckpointManifest, identify
 
 LOG_BYTES = 200_000_000  # the log of a long run
 USEFUL_ROWS = 8192  # advice of fewer rows than that helps nobody
+USUAL_SHM_GIB = 8  # room for returned frames too
 _ROW_STEP = 1024
+_NAMES = {DEVICE: "GPU memory", HOST: "host memory", CROSSING: CROSSING}
 
 
 class PreflightError(H3Error):
@@ -63,12 +67,16 @@ class Preflight:
     Attributes:
         settings: with the largest request that fits, where nobody asked for one.
         plan: what will lie where.
+        free: bytes of each place.
         shortfalls: what is too small for it.
+        lowered: what the largest request was lowered for, in words, if it was.
     """
 
     settings: ServeSettings
     plan: ResidentPlan
+    free: Mapping[str, int]
     shortfalls: tuple[Shortfall, ...]
+    lowered: str = ""
 
     def lines(self) -> list[str]:
         """What to tell an operator.
@@ -82,8 +90,8 @@ class Preflight:
             raise PreflightError("\n  ".join([head, *short]))
         rows = self.plan.max_packed_rows
         return [
-            *self.plan.lines(),
-            f"largest request: {rows} rows (--max-packed-rows)",
+            *self.plan.lines(self.free),
+            f"largest request: {rows} rows (--max-packed-rows){self.lowered}",
             *(f"warning: {line}" for line in short),
         ]
 
@@ -105,13 +113,17 @@ def look_ahead(settings: ServeSettings, machine: Machine | None = None) -> Prefl
         task: identify(settings.checkpoint, task) for task in partitions_of(stage.task_type)
     }
     gpu = chosen_gpu(stage.device, machine)
+    free = _free(machine, gpu)
+    lowered = ""
     if settings.fits_rows:
         rows = _largest_fit(manifests, stage, machine, gpu)
-        if rows >= USEFUL_ROWS:
+        if USEFUL_ROWS <= rows < stage.max_packed_rows:
+            lowered = _why_lower(plan_residency(manifests, stage, on_gpu=gpu is not None), free)
             stage = replace(stage, max_packed_rows=rows)
             settings = replace(settings, stage=stage)
     plan = plan_residency(manifests, stage, on_gpu=gpu is not None)
-    return Preflight(settings, plan, shortfalls(plan, machine, gpu, manifests, stage))
+    short = shortfalls(plan, machine, gpu, manifests, stage)
+    return Preflight(settings, plan, free, short, lowered)
 
 
 def chosen_gpu(device: str, machine: Machine) -> Gpu | None:
@@ -149,17 +161,12 @@ def shortfalls(
     fewer = (f"--max-packed-rows {rows} fits",) if rows >= USEFUL_ROWS else ()
     found = []
     for place, free in _free(machine, gpu).items():
-        if plan.need(place) > free:
-            named = f"memory of the GPU {gpu.name}" if place == DEVICE and gpu else "host memory"
-            ways = [*fewer, *_ways(config, place, on_gpu=gpu is not None)]
+        needed = plan.need(place)
+        if needed > free:
+            named = f"memory of the GPU {gpu.name}" if place == DEVICE and gpu else _NAMES[place]
+            ways = [*fewer, *_ways(config, place, needed, on_gpu=gpu is not None)]
             change = ", or ".join(ways) or "no setting makes this checkpoint fit"
-            why = _largest_parts(plan, place)
-            found.append(Shortfall(named, plan.need(place), free, why, change))
-    if plan.shared_memory > machine.shared_memory:
-        ways = ["give it more (Docker: --shm-size=8g)", *fewer]
-        why = "prompt features and latents of the largest request"
-        needed, free = plan.shared_memory, machine.shared_memory
-        found.append(Shortfall("/dev/shm", needed, free, why, ", or ".join(ways)))
+            found.append(Shortfall(named, needed, free, _largest_parts(plan, place), change))
     disk = config.results_bytes + LOG_BYTES
     if disk > machine.disk:
         why, change = "kept results and the log", "name a --run-dir on a larger disk"
@@ -168,7 +175,19 @@ def shortfalls(
 
 
 def _free(machine: Machine, gpu: Gpu | None) -> dict[str, int]:
-    return {DEVICE: gpu.free if gpu else 0, HOST: machine.host}
+    places = {HOST: machine.host, CROSSING: machine.shared_memory}
+    return {DEVICE: gpu.free, **places} if gpu else places
+
+
+def _why_lower(plan: ResidentPlan, free: Mapping[str, int]) -> str:
+    """Every place that a plan has too little of, the scarcest first."""
+    short = [place for place in free if plan.need(place) > free[place]]
+    short.sort(key=lambda place: free[place] / plan.need(place))
+    needs = (
+        f"{gigabytes(plan.need(place))} of {_NAMES[place]}, {gigabytes(free[place])} are free"
+        for place in short
+    )
+    return f", because {plan.max_packed_rows} would need {'; and '.join(needs)}"
 
 
 def _largest_fit(
@@ -184,9 +203,7 @@ def _largest_fit(
         smaller = replace(config, max_packed_rows=rows)
         plan = plan_residency(manifests, smaller, on_gpu=gpu is not None)
         free = _free(machine, gpu)
-        return plan.shared_memory <= machine.shared_memory and all(
-            plan.need(place) <= free[place] for place in free
-        )
+        return all(plan.need(place) <= free[place] for place in free)
 
     if fits(most):
         return most
@@ -201,6 +218,8 @@ def _largest_fit(
 
 
 def _largest_parts(plan: ResidentPlan, place: str) -> str:
+    if place == CROSSING:
+        return "prompt features and latents of the largest request"
     parts = sorted(
         (part for part in plan.parts if part.place == place),
         key=lambda part: part.total,
@@ -209,8 +228,11 @@ def _largest_parts(plan: ResidentPlan, place: str) -> str:
     return ", ".join(f"{part.model} {gigabytes(part.total)}" for part in parts[:4])
 
 
-def _ways(config: StageConfig, place: str, *, on_gpu: bool) -> list[str]:
-    """Settings besides the number of rows that need less of a place."""
+def _ways(config: StageConfig, place: str, needed: int, *, on_gpu: bool) -> list[str]:
+    """What helps besides fewer rows: settings that need less of a place, or more of it."""
+    if place == CROSSING:
+        size = max(USUAL_SHM_GIB, math.ceil(needed / 2**30))
+        return [f"give it more (Docker: --shm-size={size}g)"]
     ways = []
     if config.task_type == COMBINED:
         ways.append("--task-type fl2va or ref2va holds one DiT instead of two")

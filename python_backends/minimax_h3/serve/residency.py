@@ -26,6 +26,7 @@ from minimax_h3.weights.manifest import CheckpointManifest
 from minimax_h3.weights.vae_config import video_vae_arguments
 
 DEVICE, HOST = "device", "host"
+CROSSING = "/dev/shm"  # where tensors cross from one process to another
 COMPUTING = ("text_encoder", "condition_encoder", "video_decoder", "audio_decoder")
 
 # Seen on an H200: a CUDA context with its libraries, and the process around it.
@@ -87,14 +88,14 @@ class ResidentPlan:
 
     def need(self, place: str) -> int:
         """Bytes needed in one place."""
+        if place == CROSSING:
+            return self.shared_memory
         return sum(part.total for part in self.parts if part.place == place)
 
-    def peak_of(self, model: str) -> int:
-        """Device bytes while only this model works."""
-        idle = sum(part.weights + part.overhead for part in self.parts if part.place == DEVICE)
-        return idle + sum(
-            part.working for part in self.parts if part.place == DEVICE and part.model == model
-        )
+    def peak_of(self, part: "Part") -> int:
+        """Bytes in the place of a part while only this part works."""
+        there = (other for other in self.parts if other.place == part.place)
+        return sum(other.weights + other.overhead for other in there) + part.working
 
     def as_json(self) -> dict[str, object]:
         """For the facts file."""
@@ -110,35 +111,36 @@ class ResidentPlan:
                     "weights_bytes": part.weights,
                     "working_bytes": part.working,
                     "overhead_bytes": part.overhead,
-                    **(
-                        {"stage_peak_bytes": self.peak_of(part.model)}
-                        if part.place == DEVICE
-                        else {}
-                    ),
+                    **({"stage_peak_bytes": self.peak_of(part)} if part.working else {}),
                 }
                 for part in self.parts
             ],
         }
 
-    def lines(self) -> list[str]:
-        """The table for the log, in GB."""
+    def lines(self, free: Mapping[str, int]) -> list[str]:
+        """The table for the log, in GB.
+
+        Args:
+            free: bytes in each place.
+        """
         rows: list[tuple[str, ...]] = [
             ("model", "place", "weights", "working", "process", "peak while it works")
         ]
         for part in self.parts:
-            peak = gigabytes(self.peak_of(part.model)) if part.place == DEVICE else ""
+            peak = gigabytes(self.peak_of(part)) if part.working else ""
             sizes = [gigabytes(size) for size in (part.weights, part.working, part.overhead)]
             rows.append((part.model, part.place, *sizes, peak))
-        rows += [
-            ("all at once", place, gigabytes(self.need(place)), "", "", "")
-            for place in (DEVICE, HOST)
-            if self.need(place)
-        ]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return [
+        table = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ]
+        sums = [
+            f"all at once, {place}: {gigabytes(self.need(place))} of {gigabytes(size)} free"
+            for place, size in free.items()
+            if self.need(place)
+        ]
+        return [*table, *sums]
 
 
 def gigabytes(size: float) -> str:

@@ -128,19 +128,19 @@ class ServerProcess:
         self._launch = prepare_launch(self._checked(), os.environ)
         self._launch.lay_out()
         self._claim_shared_memory(self._launch.run_id)
-        with self._launch.log_file.open("wb") as log:
-            self._guardian = Guardian(self._launch.run_id, log)
-            # A group of its own: Ctrl-C reaches only us, and stubs can be ended with the server.
-            with _large_stack():
-                self._process = subprocess.Popen(  # our own command line
-                    self._launch.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **self._launch.environment},
-                    pass_fds=(self._lock.fileno(),) if self._lock else (),
-                    start_new_session=True,
-                )
+        log_file = self._launch.log_file
+        self._guardian = Guardian(self._launch.run_id, log_file, self._announce)
+        # A group of its own: Ctrl-C reaches only us, and stubs can be ended with the server.
+        with log_file.open("ab") as log, _large_stack():
+            self._process = subprocess.Popen(  # our own command line
+                self._launch.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._launch.environment},
+                pass_fds=(self._lock.fileno(),) if self._lock else (),
+                start_new_session=True,
+            )
         self._guardian.watch_over(self.pid)
         self._write_facts(ready=False)
         self._announce(f"tritonserver runs as process {self.pid}, log {self._launch.log_file}")
@@ -239,6 +239,7 @@ class ServerProcess:
             self._lock.close()
         if self._guardian is not None:
             self._guardian.dismiss()
+            self._guardian = None
 
     def _claim_shared_memory(self, run_id: str) -> None:
         for abandoned in shared_memory.remove_abandoned():

@@ -2,13 +2,15 @@
 
 import logging
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import minimax_h3
 from minimax_h3.core.compatibility import check_start
-from minimax_h3.core.config import StageConfig
+from minimax_h3.core.config import DAY_S, StageConfig, check_range
 from minimax_h3.core.contracts import MODELS
 from minimax_h3.core.errors import CheckpointError, ConfigError
 from minimax_h3.serve.gpus import check_device
@@ -19,7 +21,17 @@ LOG_FORMATS = ("text", "json")
 PREFLIGHTS = (REFUSE, WARN) = ("refuse", "warn")
 LOOPBACK = "127.0.0.1"
 PORT_NAMES = ("http_port", "grpc_port", "metrics_port")
-MAX_PORT = 65_535
+# Every number, with its lowest and highest legal value; a port of 0 picks a free one.
+RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        **dict.fromkeys(PORT_NAMES, (0, 65_535)),
+        "ready_timeout_s": (0.1, DAY_S),
+        "grace_s": (0, DAY_S),
+        "exit_timeout_s": (0, DAY_S),
+        "hang_timeout_s": (0.1, DAY_S),
+        "silence_timeout_s": (0.1, DAY_S),
+    }
+)
 
 
 def checkout_repository() -> Path:
@@ -85,21 +97,14 @@ class ServeSettings:
             raise ConfigError(
                 f"otlp-url: {self.otlp_url!r} is not legal; legal: http://HOST:PORT/PATH"
             )
-        self._check_ports()
-        for name in ("ready_timeout_s", "hang_timeout_s", "silence_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(
-                    f"{_flag(name)}: {getattr(self, name):g} is not legal; legal: above 0"
-                )
-        if not self.grace_s >= 0:
-            raise ConfigError(f"grace: {self.grace_s:g} is not legal; legal: 0 or more")
+        for name, limits in RANGES.items():
+            check_range(_flag(name), getattr(self, name), limits)
+        self._check_twin_ports()
 
-    def _check_ports(self) -> None:
+    def _check_twin_ports(self) -> None:
         taken: dict[int, str] = {}
         for name in PORT_NAMES:
             port = getattr(self, name)
-            if not 0 <= port <= MAX_PORT:
-                raise ConfigError(f"{_flag(name)}: {port} is not legal; legal: 0..{MAX_PORT}")
             if port and (twin := taken.setdefault(port, name)) != name:
                 raise ConfigError(
                     f"{_flag(name)}: {port} is not legal, {_flag(twin)} has it; legal: a port for "

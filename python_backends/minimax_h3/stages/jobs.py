@@ -14,7 +14,8 @@ from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 from minimax_h3.stages.job_metrics import JobMetrics
 
 MAX_OPERATION_BYTES = 16_384  # of a client
-MAX_WORKER_OPERATION_BYTES = 262_144  # a stream model asks about all its jobs at once
+# A stream model asks about all its jobs at once: 536 at most, up to 3 KB each.
+MAX_WORKER_OPERATION_BYTES = 2 * 1024**2
 
 
 class JobsStage:

@@ -27,7 +27,7 @@ from minimax_h3.core.errors import H3Error, InvalidRequestError, NotAvailableErr
 from minimax_h3.core.fields import FIELDS, MAX_PROMPT_TOKENS, parse_options
 from minimax_h3.core.media_rules import with_canvas
 from minimax_h3.core.plan import Plan, build_plan
-from minimax_h3.core.refusals import refuse, shown
+from minimax_h3.core.refusals import refuse
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.media.prepare import present_all
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
@@ -91,7 +91,6 @@ class PreprocessStage:
         """
         received_at, began = _received_at(request), time.perf_counter()
         fields = read_fields(request)
-        refuse_fields_as_parameters(request)
         check_request_id(request)
         canvas = self._manifest.canvas
         generation = GenerationRequest.from_fields(fields, canvas)
@@ -193,21 +192,6 @@ def _decode(name: str, value: bytes | str) -> str:
             f"{name}: byte {value[error.start]:#04x} at {error.start} is not UTF-8 "
             f"({error.reason}); legal: UTF-8 text"
         ) from error
-
-
-def refuse_fields_as_parameters(request: StageRequest) -> None:
-    """Refuse a request field that was sent as a parameter, where it would have no effect.
-
-    Raises:
-        InvalidRequestError: names the parameter.
-    """
-    misplaced = sorted(name for name in request.parameters if name.lower() in FIELDS)
-    if misplaced:
-        name = misplaced[0]
-        raise InvalidRequestError(
-            f"{name}: sent as a request parameter, {shown(request.parameters[name])}, which no "
-            "field is; legal: a tensor of its own or a key of OPTIONS"
-        )
 
 
 def check_request_id(request: StageRequest) -> None:

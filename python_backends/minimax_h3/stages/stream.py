@@ -37,11 +37,7 @@ from minimax_h3.core.plan import packed_rows
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.stages.base import Answers, ModelCaller, StageContext, StageRequest, Tensors
 from minimax_h3.stages.job_client import REFUSALS, JobClient
-from minimax_h3.stages.preprocess import (
-    check_request_id,
-    read_fields,
-    refuse_fields_as_parameters,
-)
+from minimax_h3.stages.preprocess import check_request_id, read_fields
 from minimax_h3.stages.stream_events import (
     RESULT_FORMS,
     error_event,
@@ -317,7 +313,6 @@ def read_stream(
     Raises:
         InvalidRequestError, NotAvailableError: names the field, the value and what is legal.
     """
-    refuse_fields_as_parameters(request)
     check_request_id(request)
     tensors = {name: tensor for name, tensor in request.tensors.items() if name != "RESULT_AS"}
     fields = read_fields(StageRequest(tensors, request.request_id))

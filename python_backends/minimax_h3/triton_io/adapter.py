@@ -24,6 +24,7 @@ from minimax_h3.core.contracts import (
     ModelSpec,
 )
 from minimax_h3.core.errors import CancelledError, H3Error
+from minimax_h3.core.parameters import check_parameters
 from minimax_h3.stages.base import (
     BatchStage,
     Stage,
@@ -126,12 +127,14 @@ class StageModel:
             raise CancelledError("the client cancelled the request")
         parameters = parameters_of(request)
         token = str(parameters.get(WORKER_TOKEN_PARAMETER, ""))
+        trusted = hmac.compare_digest(token.encode(), self._token.encode())
+        check_parameters(parameters, trusted=trusted)
         return StageRequest(
             read_inputs(request, self._spec),
             request.request_id(),
             request.is_cancelled,
             parameters,
-            trusted=hmac.compare_digest(token.encode(), self._token.encode()),
+            trusted=trusted,
         )
 
     def _run(

@@ -15,7 +15,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from minimax_h3.core.contracts import WORKER_TOKEN_PARAMETER
+from minimax_h3.core.contracts import WANTS_KIND_PARAMETER, WORKER_TOKEN_PARAMETER
 from minimax_h3.core.errors import (
     RETRY_AFTER_S,
     CapacityError,
@@ -27,7 +27,6 @@ from minimax_h3.core.errors import (
 from minimax_h3.stages.base import NO_PARAMETERS, Tensors
 from minimax_h3.triton_io.tensors import to_triton
 
-WANTS_KIND = "wants_error_kind"
 _DEAD = "is not healthy"  # how Triton speaks of a process that died
 # And of a model between its old process and its new one.
 _AWAY = re.compile(r"has no available versions|Model '[^']*' is not ready")
@@ -50,7 +49,7 @@ class BlsCaller:
     def __init__(self, token: str, *, traced: bool = False) -> None:
         self._traced = traced
         self._trace: Any = None
-        self._parameters = {WANTS_KIND: "yes", WORKER_TOKEN_PARAMETER: token}
+        self._parameters = {WANTS_KIND_PARAMETER: "yes", WORKER_TOKEN_PARAMETER: token}
 
     @contextmanager
     def within(self, request: Any) -> Iterator[None]:
@@ -104,7 +103,8 @@ class BlsCaller:
 
 def encode_error(request: Any, kind: str, message: str) -> str:
     """The error text that answers `request`, with the kind in front if the caller asked for it."""
-    return with_kind(kind, message) if WANTS_KIND in parameters_of(request) else message
+    wanted = WANTS_KIND_PARAMETER in parameters_of(request)
+    return with_kind(kind, message) if wanted else message
 
 
 def with_kind(kind: str, message: str) -> str:

@@ -10,11 +10,14 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from minimax_h3.core.contracts import PROBE_PARAMETER
+from minimax_h3.triton_io.bls import parameters_of
 
 
 def is_probe(request: Any) -> bool:
     """Whether a request asks only for an answer."""
-    return PROBE_PARAMETER in (request.parameters() or "")
+    text = request.parameters() or ""
+    # Almost no request is one: their parameters are not parsed for it.
+    return PROBE_PARAMETER in text and PROBE_PARAMETER in parameters_of(request)
 
 
 def answer_probes(

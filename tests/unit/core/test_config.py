@@ -1,12 +1,13 @@
 """Server parameters and the compatibility table."""
 
 import logging
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from minimax_h3.core import compatibility
-from minimax_h3.core.config import StageConfig, parse_parameters
+from minimax_h3.core.config import RANGES, StageConfig, parse_parameters
 from minimax_h3.core.errors import ConfigError, NotAvailableError
 from minimax_h3.core.plan import Plan, build_plan
 from minimax_h3.core.request import GenerationRequest
@@ -49,6 +50,28 @@ def test_parameters_round_trip() -> None:
 def test_bad_parameters_are_named(name: str, text: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name}: "):
         parse_parameters({name: text})
+
+
+def test_every_number_has_a_range_that_is_told() -> None:
+    defaults = asdict(StageConfig())
+    assert set(RANGES) == {name for name, value in defaults.items() if not isinstance(value, str)}
+    for name, (low, high) in RANGES.items():
+        assert low <= defaults[name] <= high
+        for value in (low - 1, high + 1, 2 * high + 1):
+            with pytest.raises(ConfigError) as refused:
+                parse_parameters({name: str(value)})
+            assert str(refused.value).endswith(f" is not legal; legal: {low}..{high}")
+            assert str(refused.value).startswith(f"{name}: {type(defaults[name])(value)} is")
+
+
+def test_the_fewest_rows_are_those_of_the_smallest_request() -> None:
+    fields = {"prompt": "p", "width": 32, "height": 32, "num_frames": 96}
+    facts = {"job_id": "j", "alias": "", "flow_shift": 12.0, "audio_flow_shift": 3.0}
+    request = GenerationRequest.from_fields(fields)
+    assert (
+        build_plan(request, text_rows=1, received_at=0.0, **facts).packed_rows
+        == RANGES["max_packed_rows"][0]
+    )
 
 
 def test_relative_checkpoints_count_from_the_model_folder(tmp_path: Path) -> None:

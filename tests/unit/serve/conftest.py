@@ -42,7 +42,7 @@ def fake_server(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def fits_easily(settings: ServeSettings) -> Preflight:
-    return Preflight(settings, ResidentPlan((), settings.stage.max_packed_rows, 0), ())
+    return Preflight(settings, ResidentPlan((), settings.stage.max_packed_rows, 0), {}, ())
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from minimax_h3.core.errors import ConfigError
 from minimax_h3.serve import machine as machine_module
 from minimax_h3.serve.machine import Gpu, Machine, measure
 from minimax_h3.serve.preflight import PreflightError, chosen_gpu, look_ahead
-from minimax_h3.serve.residency import DEVICE, HOST, plan_residency
+from minimax_h3.serve.residency import CROSSING, DEVICE, HOST, plan_residency
 from minimax_h3.serve.settings import ServeSettings
 from minimax_h3.weights.footprint import footprint
 from minimax_h3.weights.manifest import CheckpointManifest, identify
@@ -25,6 +25,7 @@ from minimax_h3.weights.manifest import CheckpointManifest, identify
 GB = 1_000_000_000
 H200 = Gpu("NVIDIA H200", 150_754_820_096, 150_200_000_000)
 MACHINE = Machine((H200,), host=128 * GB, shared_memory=64 * GB, disk=60 * GB)
+ROOMY = replace(MACHINE, gpus=(replace(H200, free=300 * GB),))
 
 # Parameters of the release, as counted on its modules. The first two in BF16, an island in FP32.
 DIT, ADALN, ISLAND = 33_122_992_896, 50 * 260_209_152, 17_222_144
@@ -84,7 +85,7 @@ def test_everything_stays_resident_on_one_h200(
     plan = plan_residency({"fl2va": manifest}, StageConfig(max_packed_rows=rows), on_gpu=True)
     weights = sum(part.weights for part in plan.parts if part.place == DEVICE)
     assert weights / GB == pytest.approx(40.26 + 51.51 + 4.85 + 0.72 + 0.61, abs=0.02)
-    assert plan.peak_of("dit_fl2va") < (120 if frames == 362 else 110) * GB
+    assert plan.peak_of(plan.parts[0]) < (120 if frames == 362 else 110) * GB
     assert plan.need(DEVICE) < H200.free
     assert [part.weights for part in plan.parts if part.model == "dit_fl2va AdaLN"] == [2 * ADALN]
 
@@ -161,14 +162,61 @@ def test_dummy_weights_leave_the_hosts_memory_alone(manifest: CheckpointManifest
 
 def test_the_plan_as_table_and_as_json(manifest: CheckpointManifest) -> None:
     plan = plan_residency({"fl2va": manifest}, StageConfig(), on_gpu=True)
-    lines = plan.lines()
+    lines = plan.lines({DEVICE: 150 * GB, HOST: 64 * GB, CROSSING: 8 * GB})
     assert lines[0].split()[:3] == ["model", "place", "weights"]
     assert lines[1].split()[:4] == ["dit_fl2va", "device", "40.26", "GB"]
+    assert lines[1].endswith(f"{plan.peak_of(plan.parts[0]) / GB:.2f} GB")
+    assert lines[-3] == f"all at once, device: {plan.need(DEVICE) / GB:.2f} GB of 150.00 GB free"
+    assert lines[-2] == f"all at once, host: {plan.need(HOST) / GB:.2f} GB of 64.00 GB free"
+    assert lines[-1] == f"all at once, /dev/shm: {plan.shared_memory / GB:.2f} GB of 8.00 GB free"
     told = json.loads(json.dumps(plan.as_json()))
     assert told["device_bytes"] == plan.need(DEVICE)
     assert sum(part["weights_bytes"] for part in told["parts"]) == sum(
         part.weights for part in plan.parts
     )
+
+
+def test_a_cpu_has_peaks_too(manifest: CheckpointManifest) -> None:
+    plan = plan_residency({"fl2va": manifest}, StageConfig(), on_gpu=False)
+    idle = sum(part.weights + part.overhead for part in plan.parts)
+    table = plan.lines({HOST: 64 * GB})[1 : 1 + len(plan.parts)]
+    for part, line in zip(plan.parts, table, strict=True):
+        if part.working:
+            assert line.endswith(f" {(idle + part.working) / GB:.2f} GB"), line
+    assert {part.model for part in plan.parts if not part.working} == {"other processes"}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "machine", "told"),
+    [
+        ("release", MACHINE, "of GPU memory, 150.20 GB are free"),
+        ("release", replace(ROOMY, shared_memory=GB), "of /dev/shm, 1.00 GB are free"),
+        ("tiny_checkpoint", replace(MACHINE, gpus=(), host=6 * GB), "of host memory, 6.00 GB"),
+    ],
+)
+def test_what_lowered_the_largest_request_is_told(
+    request: pytest.FixtureRequest, checkpoint: str, machine: Machine, told: str
+) -> None:
+    folder = request.getfixturevalue(checkpoint)
+    found = look_ahead(settings(folder), machine)
+    rows = found.settings.stage.max_packed_rows
+    assert rows < 262_144
+    line = next(line for line in found.lines() if line.startswith("largest request"))
+    start = f"largest request: {rows} rows (--max-packed-rows)"
+    assert line.startswith(f"{start}, because 262144 would need ")
+    assert told in line
+    assert line.count(" free") == 1  # the other places have enough
+    asked = look_ahead(settings(folder, max_packed_rows=rows, fits_rows=False), machine)
+    assert start in asked.lines()
+
+
+def test_the_advice_for_shared_memory_is_enough(tiny_checkpoint: Path) -> None:
+    wanted = settings(tiny_checkpoint, max_packed_rows=2**20, fits_rows=False)
+    small = Machine((), host=2000 * GB, shared_memory=GB // 8, disk=10 * GB)
+    [shortfall] = look_ahead(wanted, small).shortfalls
+    gib = int(shortfall.change.split("--shm-size=")[1].split("g)")[0])
+    assert gib >= 8
+    assert gib * 2**30 >= shortfall.needed
 
 
 def test_the_tiny_checkpoint_needs_little(tiny_checkpoint: Path) -> None:

@@ -43,7 +43,7 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
         *("--checkpoint", str(tmp_path), "--task-type", "fl2va", "--device", "cuda:1"),
         *("--dtype", "bf16", "--attention", "sdpa", "--running-jobs", "2", "--max-jobs", "3"),
         *("--row-ops", "reference", "--adaln-weights", "host"),
-        *("--max-packed-rows", "99", "--cpu-threads", "1", "--test-step-delay-ms", "2.5"),
+        *("--max-packed-rows", "999", "--cpu-threads", "1", "--test-step-delay-ms", "2.5"),
         *("--media-root", str(tmp_path), "--test-hang-at-step", "4"),
         *("--host", "0.0.0.0", "--http-port", "1", "--grpc-port", "2", "--metrics-port", "3"),
         *("--model-repository", str(tmp_path), "--run-dir", "r", "--tritonserver", "t"),
@@ -67,7 +67,7 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
             warm_up="64x64x107",
             running_jobs=2,
             max_jobs=3,
-            max_packed_rows=99,
+            max_packed_rows=999,
             media_root=str(tmp_path),
             cpu_threads=1,
             test_step_delay_ms=2.5,
@@ -108,7 +108,30 @@ def test_an_error_is_one_line_and_a_status(
     output = capsys.readouterr()
     assert output.err == "h3 serve: tritonserver: /nowhere is not an executable file\n"
     assert command.run(parse("--max-jobs", "1")) == 1
-    assert "max_jobs: 1 is not legal" in capsys.readouterr().err
+    assert (
+        "max_jobs: 1 is not legal; legal: running_jobs, here 4, or more" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--max-packed-rows", "99999999"), "max_packed_rows: 99999999 is not legal; legal: 389.."),
+        (("--max-packed-rows", "-1"), "max_packed_rows: -1 is not legal; legal: 389..1048576"),
+        (("--max-jobs", "100000"), "max_jobs: 100000 is not legal; legal: 1..64"),
+        (("--stream-jobs", "100000"), "stream_jobs: 100000 is not legal; legal: 0..512"),
+        (("--cpu-threads", "-2"), "cpu_threads: -2 is not legal; legal: 0..1024"),
+        (("--decoder-tiles", "9999"), "decoder_tiles: 9999 is not legal; legal: 0..256"),
+        (("--ready-timeout", "inf"), "ready-timeout: inf is not legal; legal: 0.1..86400"),
+        (("--http-port", "70000"), "http-port: 70000 is not legal; legal: 0..65535"),
+    ],
+)
+def test_a_number_outside_its_range_is_one_line(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, str], told: str
+) -> None:
+    assert command.run(parse(*words)) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"h3 serve: {told}")
 
 
 def test_print_command_starts_nothing_and_leaves_nothing(

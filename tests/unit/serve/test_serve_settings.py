@@ -1,5 +1,6 @@
 """What is refused before anything starts, and how it is named."""
 
+import math
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -52,7 +53,11 @@ def test_the_same_port_twice_is_refused(settings_with: Settings, first: str, sec
         ({"http_port": 65536}, "http-port: 65536 is not legal; legal: 0..65535"),
         ({"metrics_port": -1}, "metrics-port: -1 is not legal"),
         ({"log_level": "loud"}, "log-level: 'loud' is not legal; legal: one of error, warning"),
-        ({"ready_timeout_s": 0}, "ready-timeout: 0 is not legal; legal: above 0"),
+        ({"ready_timeout_s": 0}, "ready-timeout: 0 is not legal; legal: 0.1..86400"),
+        ({"ready_timeout_s": math.inf}, "ready-timeout: inf is not legal"),
+        ({"grace_s": math.nan}, "grace: nan is not legal; legal: 0..86400"),
+        ({"hang_timeout_s": -1.0}, "hang-timeout: -1.0 is not legal"),
+        ({"silence_timeout_s": 1e9}, "silence-timeout: 1000000000.0 is not legal"),
     ],
 )
 def test_values_outside_their_range(settings_with: Settings, changes: dict, message: str) -> None:

@@ -19,7 +19,7 @@ from minimax_h3.core.plan import Plan, build_plan
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.stages.base import StageRequest, text_tensor
 from minimax_h3.stages.job_client import REFUSALS, JobClient
-from minimax_h3.stages.preprocess import check_request_id, refuse_fields_as_parameters
+from minimax_h3.stages.preprocess import check_request_id
 
 LOG = logging.getLogger("test")
 
@@ -94,10 +94,3 @@ def test_a_long_request_id_is_refused_and_not_repeated() -> None:
     check_request_id(StageRequest({}, "i" * 128))
     with pytest.raises(InvalidRequestError, match=r"^request_id: 5,000 .* legal: up to 128$"):
         check_request_id(StageRequest({}, "i" * 5000))
-
-
-@pytest.mark.parametrize("name", ["seed", "SEED", "prompt", "priority"])
-def test_a_field_sent_as_a_parameter_is_refused(name: str) -> None:
-    with pytest.raises(InvalidRequestError, match=rf"^{name}: sent as a request parameter"):
-        refuse_fields_as_parameters(StageRequest({}, parameters={name: 1, "x-trace": "a"}))
-    refuse_fields_as_parameters(StageRequest({}, parameters={"x-trace": "a", "timeout": 5}))

@@ -34,7 +34,7 @@ def test_length() -> None:
 
 def test_limits_are_the_defaults() -> None:
     limits, config = section("Limits"), StageConfig()
-    assert f"`max_packed_rows` rows ({config.max_packed_rows:,})" in limits
+    assert f"`max_packed_rows` rows (up to {config.max_packed_rows:,})" in limits
     assert f"`running_jobs` ({config.running_jobs})" in limits
     assert f"`max_jobs` ({config.max_jobs})" in limits
     assert f"returned frames above {MAX_RETURNED_FRAME_BYTES // 1024**3} GiB" in limits

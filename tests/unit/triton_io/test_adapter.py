@@ -302,6 +302,17 @@ def test_a_batch_without_a_good_request_is_not_run() -> None:
 
 def test_a_calling_model_gets_the_kind_in_front() -> None:
     model = loaded(Batch, "dit_fl2va", lambda _: [InvalidRequestError("no")])
-    asking = dit_request("a", parameters={"wants_error_kind": "yes"})
-    (response,) = model.execute([asking])
+    caller = {"wants_error_kind": "yes", "h3_worker_token": "plain-start"}
+    (response,) = model.execute([dit_request("a", parameters=caller)])
     assert refusal(response) == ("INVALID_ARG", "[invalid_request] no")
+
+
+def test_a_parameter_without_effect_is_refused_before_the_stage() -> None:
+    ran: list[Sequence[StageRequest]] = []
+    model = loaded(Batch, "dit_fl2va", ran.append)
+    for name in ("NUM_FRAME", "seed", "h3_job_id"):
+        (response,) = model.execute([dit_request("a", parameters={name: 5, "x-a": "b"})])
+        code, message = refusal(response)
+        assert code == "INVALID_ARG"
+        assert message.startswith(f"{name}: ")
+    assert ran == []

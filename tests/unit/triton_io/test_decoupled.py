@@ -118,7 +118,12 @@ def test_an_output_that_breaks_the_contract_is_named() -> None:
 def test_cancellation_trust_and_close() -> None:
     model = loaded()
     model.execute([request(parameters={"h3_worker_token": "plain-start"})])
-    model.execute([request(parameters={"h3_worker_token": "guess"})])
+    model.execute([request(parameters={"x-trace": "a"})])
+    guessing = request(parameters={"h3_worker_token": "guess"})
+    model.execute([guessing])
+    ((refused, _),) = guessing.get_response_sender().sent
+    told = refused.error().message()
+    assert told == "[invalid_request] h3_worker_token: not of this server; legal: absent"
     (trusted, answers), (other, _) = Echo.opened
     assert (trusted.trusted, other.trusted) == (True, False)
     assert answers.is_cancelled() is False

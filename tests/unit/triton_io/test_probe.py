@@ -11,6 +11,7 @@ def test_probes_and_work_keep_their_order() -> None:
     one, two = InferenceRequest("one"), InferenceRequest("two", parameters={"x-a": "b"})
     assert is_probe(probe)
     assert not is_probe(one)
+    assert not is_probe(InferenceRequest(parameters={"seed": PROBE_PARAMETER}))
     served: list[object] = []
 
     def serve(requests: list) -> list:
