@@ -10,15 +10,20 @@ from pathlib import Path
 import psutil
 import pytest
 from fakes.small_references import write_repository
-from supervised import Supervised, supervised
+from supervised import HANGING_STEP, Supervised, supervised
 
 from minimax_h3.core.config import StageConfig
 from minimax_h3.serve.installation import wheel_folder
+from minimax_h3.serve.layout import REPOSITORY
 from minimax_h3.serve.server_process import ServerProcess
 from minimax_h3.serve.settings import ServeSettings
-from minimax_h3.serve.stubs import find_stubs
+from minimax_h3.serve.stubs import find_stubs, wait_gone
+from minimax_h3.triton_io.render import write_repository as write_configs
 
 READY_TIMEOUT_S = 110.0  # below the test timeout, so that the reason is seen
+# The models that read limits and step delays, and the fields of `StageConfig` that only they read.
+LIMITED_MODELS = ("dit_fl2va", "denoiser", "minimax_h3_stream", "jobs")
+LIMITS = frozenset({"running_jobs", "max_jobs", "stream_jobs", "client_jobs", "test_step_delay_ms"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +102,52 @@ def serve_settings(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Se
     return build
 
 
+def limit(server: RunningServer, **limits: object) -> RunningServer:
+    """Give a running server other limits; the models that read them start anew, without memory.
+
+    They are loaded in 3 s, where the start of a server imports torch in five processes and the
+    libraries of the encoders and autoencoders in four.
+
+    Args:
+        server: nobody uses it; processes of these models may be dead.
+        limits: fields of `StageConfig` among `LIMITS`; the others become what they were at the
+            server's start.
+    """
+    assert limits.keys() <= LIMITS, "other fields are read by models that take long to load"
+    launch, api = server.process.launch, server.process.api
+    stage = replace(launch.settings.stage, **limits)
+    write_configs(launch.folder / REPOSITORY, stage, LIMITED_MODELS)
+    for model in LIMITED_MODELS:
+        old = server.stubs().get(model, [])
+        api.unload(model)
+        assert not wait_gone(old, 10), model
+        api.load(model, READY_TIMEOUT_S)
+    return server
+
+
 @pytest.fixture(scope="session")
-def server(
+def shared_server(
     serve_settings: Callable[..., ServeSettings], tiny_checkpoint: Path
 ) -> Iterator[RunningServer]:
-    """The server that most tests share; a test that hurts it takes `server_with`."""
+    """The server that module after module takes over; see `module_server`."""
     with running(serve_settings(tiny_checkpoint)) as ready:
         yield ready
+
+
+@pytest.fixture(scope="module")
+def module_server(shared_server: RunningServer) -> Callable[..., RunningServer]:
+    """The shared server with limits of the module's own, by name; the last ones asked for hold.
+
+    What a module does to the models of `LIMITED_MODELS` ends with it; one that hurts others takes
+    `server_with`.
+    """
+    return lambda **limits: limit(shared_server, **limits)
+
+
+@pytest.fixture(scope="module")
+def server(module_server: Callable[..., RunningServer]) -> RunningServer:
+    """The shared server with the limits that a plain start has."""
+    return module_server()
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +188,9 @@ def supervised_server(
 ) -> Iterator[Supervised]:
     """`h3 serve` as a process of its own; it heals what tests hurt."""
     folder = tmp_path_factory.mktemp("supervised")
-    with supervised(tiny_checkpoint, folder, "--test-step-delay-ms", "50") as serving:
+    words = ("--test-step-delay-ms", "50", "--hang-timeout", "4")
+    hanging = ("--test-hang-at-step", str(HANGING_STEP))
+    with supervised(tiny_checkpoint, folder, *words, *hanging) as serving:
         yield serving
 
 
@@ -163,18 +209,3 @@ def server_with(
 ) -> Callable[..., RunningServer]:
     """Starts a server of the test's own, with fields of `StageConfig` by name."""
     return lambda **stage: start_server(serve_settings(tiny_checkpoint, **stage))
-
-
-@pytest.fixture(scope="module")
-def module_server(
-    serve_settings: Callable[..., ServeSettings], tiny_checkpoint: Path
-) -> Iterator[Callable[..., RunningServer]]:
-    """Starts servers that live as long as their module, one at a time; `StageConfig` fields."""
-    with ExitStack() as servers:
-
-        def start(**stage: object) -> RunningServer:
-            servers.close()  # few cores: a server that nobody asks is in the way
-            settings = serve_settings(tiny_checkpoint, **stage)
-            return servers.enter_context(running(settings, in_haste=True))
-
-        yield start

@@ -14,6 +14,7 @@ from h3_client.load import report, run_load
 from h3_client.stream import ClipStream
 from minimax_h3.media.check import frame_hashes
 
+pytestmark = pytest.mark.quiet
 TINY = {"width": 32, "height": 32, "num_frames": 107, "num_inference_steps": 4}
 
 

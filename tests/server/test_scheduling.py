@@ -10,6 +10,7 @@ from h3_client.client import GenerationResult, H3Client
 from h3_client.errors import H3ClientError
 from h3_client.stream import ClipStream
 
+pytestmark = pytest.mark.quiet
 DELAY_MS, TURNS, PLACES = 60, 3, 8
 SMALL = {"width": 64, "height": 64}
 
