@@ -17,7 +17,7 @@ from minimax_h3.serve.installation import wheel_folder
 from minimax_h3.serve.layout import REPOSITORY
 from minimax_h3.serve.server_process import ServerProcess
 from minimax_h3.serve.settings import ServeSettings
-from minimax_h3.serve.stubs import find_stubs, wait_gone
+from minimax_h3.serve.stubs import find_stubs, kill_all, wait_gone
 from minimax_h3.triton_io.render import write_repository as write_configs
 
 READY_TIMEOUT_S = 110.0  # below the test timeout, so that the reason is seen
@@ -119,6 +119,7 @@ def limit(server: RunningServer, **limits: object) -> RunningServer:
     write_configs(launch.folder / REPOSITORY, stage, LIMITED_MODELS)
     for model in LIMITED_MODELS:
         old = server.stubs().get(model, [])
+        kill_all(old)  # Triton would take a second for each
         api.unload(model)
         assert not wait_gone(old, 10), model
         api.load(model, READY_TIMEOUT_S)

@@ -125,7 +125,7 @@ def test_kills_cancels_bad_and_good_requests(
     supervised_server: Supervised, soak_seconds: int, whole_soak: bool
 ) -> None:
     serving = supervised_server
-    count = EVENTS if whole_soak else max(soak_seconds // 4, 10)
+    count = EVENTS if whole_soak else max(soak_seconds // 8, 10)
     rng = random.Random(1)
     events = [("good", "good", "bad", "cancel", "kill")[index % 5] for index in range(count)]
     rng.shuffle(events)
