@@ -3,6 +3,7 @@
 At the end `h3 serve` itself is killed: the last test of the server that files before share.
 """
 
+import subprocess
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from supervised import (
+    H3,
     HANGING_STEP,
     SERVED,
     Supervised,
@@ -162,6 +164,19 @@ def test_a_job_ahead_of_a_dead_stage_ends_at_once(serving: Supervised) -> None:
         kill(serving, "muxer", serving.stubs("muxer")[0])
         error = hears(job, began)
     assert "muxer" in error.message
+    check_whole(serving, "muxer")
+
+
+def test_health_names_a_model_that_is_silent(serving: Supervised) -> None:
+    before = serving.says("muxer: serves again")
+    (victim,) = serving.stubs("muxer")
+    victim.suspend()
+    words = [str(H3), "health", "--url", serving.facts["http_url"], "--timeout", "3"]
+    sick = subprocess.run(words, capture_output=True, text=True, check=False)
+    victim.kill()
+    assert sick.returncode == 1
+    assert "muxer: SILENT" in sick.stdout.splitlines()
+    wait_for(lambda: serving.says("muxer: serves again") > before, SERVES_S)
     check_whole(serving, "muxer")
 
 
