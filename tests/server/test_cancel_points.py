@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import RunningServer, running
+from running_server import RunningServer, running
 from watching import dit_status, until
 
 from h3_client.client import H3Client

@@ -32,7 +32,7 @@ def test_overload_rejects_the_excess_and_keeps_its_pace(module_server, whole_soa
     # Full but not overloaded: as many clients as places, each waits for its answer.
     median = statistics.median(seconds_when_full(send, places, turns=3))
     rate = 10 * places / median
-    duration = 60.0 if whole_soak else 6.0
+    duration = 60.0 if whole_soak else 8.0
     told = report(run_load(send, rate, duration), rate, duration)
     print(median, told)  # noqa: T201
     assert told["failed"] == 0

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from conftest import RunningServer
+from running_server import RunningServer
 
 from h3_client.client import H3Client, H3ClientError
 from minimax_h3.media.check import frame_hashes, sample_hash
