@@ -12,7 +12,7 @@ from h3_client.stream import ClipStream
 
 pytestmark = pytest.mark.quiet
 DELAY_MS, TURNS, PLACES = 60, 3, 8
-SMALL = {"width": 64, "height": 64}
+SMALL = {"width": 32, "height": 32, "num_frames": 107}  # what counts are its steps
 
 
 @pytest.fixture(scope="module")
