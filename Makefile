@@ -13,9 +13,11 @@ H3 := .venv/bin/h3
 PROFILE ?= tiny
 ACCEPT ?= out/accept
 PYTEST := $(PY) -m pytest
-# Tests that neither start a server nor measure time, so that they can share the cores.
-PARALLEL := tests/unit tests/contract
-JUNIT := out/junit-unit.xml out/junit-server.xml
+# Tests that measure the time of answers get the cores for themselves; the others share them. The
+# servers come first: their tests wait a lot, and the many small files fill the cores to the end.
+QUIET := quiet or gpu or multigpu
+SHARED := tests/server tests/unit tests/contract
+JUNIT := out/junit-shared.xml out/junit-quiet.xml
 
 .PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench bench-gpu loadtest clean
 
@@ -46,15 +48,16 @@ accept: checkpoint ## all tasks with real files; ADDRESS=host:port PROFILE=relea
 
 test: setup ## all tests that this machine can run, with the reasons of skips counted
 	@mkdir -p out; rm -f $(JUNIT); status=0; \
-	$(PYTEST) $(PARALLEL) -n auto --maxprocesses=8 --dist=loadfile --junitxml=$(word 1,$(JUNIT)) \
-	  || status=$$?; \
-	$(PYTEST) tests $(PARALLEL:%=--ignore=%) --junitxml=$(word 2,$(JUNIT)) || status=$$?; \
+	$(PYTEST) $(SHARED) -m "not ($(QUIET))" -n auto --maxprocesses=8 --dist=loadfile \
+	  --no-loadscope-reorder --junitxml=$(word 1,$(JUNIT)) || status=$$?; \
+	$(PYTEST) tests --ignore=tests/unit --ignore=tests/contract -m "$(QUIET)" \
+	  --junitxml=$(word 2,$(JUNIT)) || status=$$?; \
 	$(PY) .ci/skips.py $(JUNIT); exit $$status
 
 test-unit: setup ## unit tests only
 	@$(PYTEST) tests/unit
 
-soak: setup ## long mixed traffic; `make test` runs two minutes of it
+soak: setup ## long mixed traffic; `make test` runs a minute of it
 	@$(PYTEST) tests -m soak --soak-seconds=$(SOAK_SECONDS)
 
 lint: setup ## ruff, mypy (each model.py in its own call) and the import layers

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it computes
 
@@ -19,12 +21,13 @@ settings.load_profile("suite")
 
 FOLDER_MARKERS = ("unit", "contract", "server", "gpu", "multigpu")
 ROOT = Path(__file__).resolve().parent.parent
+SERVERS = "tests/server/"
 WHOLE_SOAK_S = 1800  # the length of `make soak`; a shorter run leaves long matrices out
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--soak-seconds", type=int, default=120, help="length of the soak tests (make soak: 1800)"
+        "--soak-seconds", type=int, default=60, help="length of the soak tests (make soak: 1800)"
     )
 
 
@@ -38,6 +41,21 @@ def soak_seconds(request: pytest.FixtureRequest) -> int:
 def whole_soak(soak_seconds: int) -> bool:
     """Whether there is time for everything."""
     return soak_seconds >= WHOLE_SOAK_S
+
+
+class ServersTogether(LoadFileScheduling):
+    """Tests of a file run in one process, and all files with servers in the same one.
+
+    They share servers, and one after another they leave cores to the tests beside them.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return SERVERS if file.startswith(SERVERS) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    return ServersTogether(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

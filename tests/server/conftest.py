@@ -1,75 +1,18 @@
 """Real servers on free loopback ports, started as `h3 serve` starts them."""
 
-import json
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 from fakes.small_references import write_repository
-from supervised import Supervised, supervised
+from running_server import READY_TIMEOUT_S, RunningServer, limit, running
+from supervised import HANGING_STEP, Supervised, supervised
 
 from minimax_h3.core.config import StageConfig
 from minimax_h3.serve.installation import wheel_folder
-from minimax_h3.serve.server_process import ServerProcess
 from minimax_h3.serve.settings import ServeSettings
-from minimax_h3.serve.stubs import find_stubs
-
-READY_TIMEOUT_S = 110.0  # below the test timeout, so that the reason is seen
-
-
-@dataclass(frozen=True, slots=True)
-class RunningServer:
-    """A server that is ready; `fresh_bytes` is what its models held before the first request."""
-
-    process: ServerProcess
-    fresh_bytes: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def http_url(self) -> str:
-        return self.process.http_url
-
-    @property
-    def grpc_url(self) -> str:
-        return self.process.grpc_url
-
-    @property
-    def log(self) -> Path:
-        return self.process.launch.log_file
-
-    def stubs(self) -> dict[str, list[psutil.Process]]:
-        """The live processes of each model."""
-        return find_stubs(self.process.pid)
-
-    def stub_pids(self, model: str) -> list[int]:
-        """Process ids of a model's instances."""
-        return [stub.pid for stub in self.stubs().get(model, [])]
-
-    def resident_bytes(self) -> dict[str, int]:
-        """Memory that the processes of each model have for themselves."""
-        return {
-            name: sum(stub.memory_full_info().uss for stub in stubs)
-            for name, stubs in self.stubs().items()
-        }
-
-    def inference_count(self, model: str) -> int:
-        """Requests that reached a model, whatever became of them."""
-        url = f"http://{self.http_url}/v2/models/{model}/stats"
-        with urllib.request.urlopen(url) as answer:
-            (stats,) = json.load(answer)["model_stats"]
-        return sum(int(stats["inference_stats"][key]["count"]) for key in ("success", "fail"))
-
-
-@contextmanager
-def running(settings: ServeSettings, *, in_haste: bool = False) -> Iterator[RunningServer]:
-    """Serve; `in_haste` ends the server by force instead of waiting for every model to unload."""
-    with ServerProcess(settings) as process:
-        yield RunningServer(process)
-        if in_haste:
-            process.kill()
 
 
 @pytest.fixture(scope="session")
@@ -98,12 +41,28 @@ def serve_settings(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Se
 
 
 @pytest.fixture(scope="session")
-def server(
+def shared_server(
     serve_settings: Callable[..., ServeSettings], tiny_checkpoint: Path
 ) -> Iterator[RunningServer]:
-    """The server that most tests share; a test that hurts it takes `server_with`."""
+    """The server that module after module takes over; see `module_server`."""
     with running(serve_settings(tiny_checkpoint)) as ready:
         yield ready
+
+
+@pytest.fixture(scope="module")
+def module_server(shared_server: RunningServer) -> Callable[..., RunningServer]:
+    """The shared server with limits of the module's own, by name; the last ones asked for hold.
+
+    What a module does to the models of `LIMITED_MODELS` ends with it; one that hurts others takes
+    `server_with`.
+    """
+    return lambda **limits: limit(shared_server, **limits)
+
+
+@pytest.fixture(scope="module")
+def server(module_server: Callable[..., RunningServer]) -> RunningServer:
+    """The shared server with the limits that a plain start has."""
+    return module_server()
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +103,9 @@ def supervised_server(
 ) -> Iterator[Supervised]:
     """`h3 serve` as a process of its own; it heals what tests hurt."""
     folder = tmp_path_factory.mktemp("supervised")
-    with supervised(tiny_checkpoint, folder, "--test-step-delay-ms", "50") as serving:
+    words = ("--test-step-delay-ms", "50", "--hang-timeout", "4")
+    hanging = ("--test-hang-at-step", str(HANGING_STEP))
+    with supervised(tiny_checkpoint, folder, *words, *hanging) as serving:
         yield serving
 
 
@@ -163,18 +124,3 @@ def server_with(
 ) -> Callable[..., RunningServer]:
     """Starts a server of the test's own, with fields of `StageConfig` by name."""
     return lambda **stage: start_server(serve_settings(tiny_checkpoint, **stage))
-
-
-@pytest.fixture(scope="module")
-def module_server(
-    serve_settings: Callable[..., ServeSettings], tiny_checkpoint: Path
-) -> Iterator[Callable[..., RunningServer]]:
-    """Starts servers that live as long as their module, one at a time; `StageConfig` fields."""
-    with ExitStack() as servers:
-
-        def start(**stage: object) -> RunningServer:
-            servers.close()  # few cores: a server that nobody asks is in the way
-            settings = serve_settings(tiny_checkpoint, **stage)
-            return servers.enter_context(running(settings, in_haste=True))
-
-        yield start

@@ -19,6 +19,8 @@ from minimax_h3.serve.stubs import find_stubs
 
 SERVED = models_of("fl2va")  # what a supervised server holds
 
+HANGING_STEP = 60  # of the server that tests share: no other test asks for as many
+
 READY = "ready: HTTP"
 READY_S = 180.0  # a busy machine; a quiet one needs 10
 H3 = Path(sys.executable).parent / "h3"

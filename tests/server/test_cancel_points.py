@@ -8,9 +8,11 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
+from running_server import RunningServer, running
 from watching import dit_status, until
 
 from h3_client.client import H3Client
@@ -37,8 +39,10 @@ POINTS = {
 
 
 @pytest.fixture(scope="module")
-def server(module_server):
-    return module_server(test_step_delay_ms=60, test_stage_delay_ms=250, running_jobs=1, max_jobs=3)
+def server(serve_settings, tiny_checkpoint: Path) -> Iterator[RunningServer]:
+    stage = {"test_step_delay_ms": 60, "test_stage_delay_ms": 250, "running_jobs": 1, "max_jobs": 3}
+    with running(serve_settings(tiny_checkpoint, **stage), in_haste=True) as ready:
+        yield ready
 
 
 class UnaryWay:

@@ -84,6 +84,12 @@ def test_a_driving_audio_may_join_any_task(combined: Any) -> None:
     assert sounds != {sample_hash(generate(combined, {"task": "t2va"}).mp4[0])}
 
 
+def test_both_dits_hold_the_same(combined: Any) -> None:
+    first, second = (combined.fresh_bytes[name] for name in DITS)
+    assert first == pytest.approx(second, abs=NOISE_BYTES)
+
+
+@pytest.mark.whole_soak
 def test_a_start_for_ref2va_holds_one_dit_and_the_other_costs_one_dit(
     combined: Any, combined_settings: Settings, start_server: StartServer
 ) -> None:

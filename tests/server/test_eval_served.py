@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import running
+from running_server import running
 
 from build_engines.h3_tiny import assemble
 from build_engines.train_tiny.architecture import new_audio_vae, new_video_vae

@@ -1,14 +1,28 @@
-"""A process of a model dies or hangs: its jobs end, the others go on, the model serves again."""
+"""A process of a model dies or hangs: its jobs end, the others go on, the model serves again.
 
+At the end `h3 serve` itself is killed: the last test of the server that files before share.
+"""
+
+import subprocess
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
-from supervised import SERVED, Supervised, single_instance_models, supervised, wait_for
+from machine_pace import slowness
+from supervised import (
+    H3,
+    HANGING_STEP,
+    SERVED,
+    Supervised,
+    single_instance_models,
+    supervised,
+    wait_for,
+)
 
 from h3_client.client import GenerationResult, H3ClientError
+from minimax_h3.core.contracts import DENOISER_INSTANCES
 from minimax_h3.media.check import frame_hashes, sample_hash
 from minimax_h3.serve.stubs import is_alive
 
@@ -17,6 +31,7 @@ SERVES_S = 30.0  # a quiet machine needs less than 10: docs/benchmarks.md
 pytestmark = pytest.mark.timeout(300)
 
 REQUEST = {"prompt": "a red ball", "width": 64, "height": 64, "num_inference_steps": 5}
+HANGS = {**REQUEST, "num_inference_steps": HANGING_STEP + 5}
 # The stage whose boundary comes right before a model's own work.
 HELD = ("text_encoder", "condition_encoder", "video_decoder", "audio_decoder", "muxer")
 
@@ -153,6 +168,47 @@ def test_a_job_ahead_of_a_dead_stage_ends_at_once(serving: Supervised) -> None:
     check_whole(serving, "muxer")
 
 
+def test_health_names_a_model_that_is_silent(serving: Supervised) -> None:
+    before = serving.says("muxer: serves again")
+    (victim,) = serving.stubs("muxer")
+    victim.suspend()
+    words = [str(H3), "health", "--url", serving.facts["http_url"], "--timeout", "3"]
+    sick = subprocess.run(words, capture_output=True, text=True, check=False)
+    victim.kill()
+    assert sick.returncode == 1
+    assert "muxer: SILENT" in sick.stdout.splitlines()
+    wait_for(lambda: serving.says("muxer: serves again") > before, SERVES_S)
+    check_whole(serving, "muxer")
+
+
+def test_old_loops_do_not_pile_up_and_take_no_metric_along(serving: Supervised) -> None:
+    def counted() -> float:
+        return serving.metric("h3_queue_wait_seconds_count")
+
+    before = counted()
+    serving.client().generate(**REQUEST)
+    wait_for(lambda: counted() >= before + 1)
+    for _ in range(2):
+        kill(serving, "denoiser", serving.stubs("denoiser")[-1])
+        assert serving.client().generate(**REQUEST).mp4
+    wait_for(lambda: len(serving.stubs("denoiser")) == DENOISER_INSTANCES)
+    assert serving.client().generate(**REQUEST).mp4
+    wait_for(lambda: counted() >= before + 1 + 2 + 1)
+
+
+def test_a_step_that_hangs_ends_its_job_and_its_dit(serving: Supervised) -> None:
+    (hung,) = serving.stubs("dit_fl2va")
+    before = serving.says("dit_fl2va: serves again")
+    with pytest.raises(H3ClientError) as ended:
+        serving.client().generate(**HANGS, request_id="hangs")
+    assert ended.value.status == "UNAVAILABLE"
+    assert serving.client().job("hangs")["error"]["kind"] == "worker_lost"
+    wait_for(lambda: serving.says("dit_fl2va: serves again") > before, SERVES_S)
+    assert not is_alive(hung)
+    assert serving.says("dit_fl2va: is silent about job")
+    assert serving.client().generate(**REQUEST).mp4
+
+
 @pytest.mark.whole_soak
 def test_an_idle_process_hangs(serving: Supervised) -> None:
     before = serving.says("text_encoder: serves again")
@@ -171,3 +227,45 @@ def test_a_long_step_is_no_hang(tiny_checkpoint: Path, tmp_path: Path) -> None:
         result = serving.client().generate(**REQUEST | {"num_inference_steps": 4})
         assert result.mp4
         assert not serving.says("new process")
+
+
+def test_a_killed_guardian_has_a_successor_and_no_job_hears_of_it(serving: Supervised) -> None:
+    client = serving.client()
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(client.generate, **REQUEST | {"num_inference_steps": 20})
+        for deaths in (1, 2):
+            killed = guardian_of(serving)
+            killed.kill()
+            took_s = wait_for(lambda deaths=deaths: serving.says("took over") == deaths)
+            assert took_s < 2.0 * slowness(serving.facts["grpc_url"])
+            assert serving.says(f"guardian {killed.pid} ended with -9")
+            assert guardian_of(serving).pid != killed.pid
+        assert job.result(60).mp4
+
+
+def guardian_of(serving: Supervised) -> psutil.Process:
+    (guardian,) = (
+        child
+        for child in psutil.Process(serving.process.pid).children()
+        if is_alive(child) and "minimax_h3.serve.guardian" in child.cmdline()
+    )
+    return guardian
+
+
+def test_after_kill_nine_nothing_is_left(serving: Supervised) -> None:
+    """Also not the DiT and the loop that wait for each other's answers; by a second guardian."""
+    server = psutil.Process(serving.server_pid)
+    started = [server, *server.children(recursive=True)]
+    guardian = guardian_of(serving)
+    client = serving.client()
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(client.generate, **HANGS, request_id="running")
+        wait_for(lambda: client.job("running").get("step", 0) > 2)
+        assert list(Path("/dev/shm").glob(f"{serving.region_prefix}*"))
+        serving.process.kill()
+        began = time.monotonic()
+        wait_for(lambda: not any(map(is_alive, [*started, guardian])), 10.0)
+        assert not list(Path("/dev/shm").glob(f"{serving.region_prefix}*"))
+        assert time.monotonic() - began < 5.0
+        with pytest.raises(H3ClientError):
+            job.result(10)

@@ -1,6 +1,6 @@
 """Good, bad, cancelled and garbage requests at once, for as long as is asked.
 
-`make test` runs a slice of a minute; `make soak` sets --soak-seconds.
+`make test` runs a slice of half a minute; `make soak` sets --soak-seconds.
 """
 
 import random
@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from running_server import RunningServer
 
 from h3_client.client import H3Client, H3ClientError
 from minimax_h3.media.check import frame_hashes, sample_hash
@@ -118,8 +119,8 @@ def regions(server) -> dict[str, int]:
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_mixed_traffic(server_with, soak_seconds: int) -> None:
-    server = server_with()
+def test_mixed_traffic(combined_server: RunningServer, soak_seconds: int) -> None:
+    server = combined_server
     client = H3Client(server.grpc_url)
     solo = {
         index: hashes(client.generate(**request, num_inference_steps=STEPS).mp4[0])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import RunningServer
+from running_server import RunningServer
 
 from h3_client.client import GenerationResult, H3Client, H3ClientError
 from h3_client.sample_media import MissingMediaError, clip, picture, speech

@@ -12,7 +12,9 @@ from fakes.small_media import picture
 from tritonclient.utils import InferenceServerException
 
 from h3_client.client import H3Client, H3ClientError
+from h3_client.stream import ClipStream
 
+pytestmark = pytest.mark.quiet
 PICTURE = picture(64, 64)
 SMALL = {"width": 64, "height": 64, "num_inference_steps": 4}
 
@@ -161,3 +163,22 @@ def test_hostile_bodies_are_refused_and_the_server_lives(server, sent, code, tol
     text = refusal.value.read().decode()
     assert (refusal.value.code, told in text, "Traceback" in text) == (code, True, False), text
     assert H3Client(server.grpc_url).ping()["active"] == 0
+
+
+def test_the_wrong_port_is_named(server) -> None:
+    http, grpc = server.http_url, server.grpc_url
+    with pytest.raises(H3ClientError, match=f"{grpc} speaks gRPC"):
+        H3Client(grpc, "http").ping()
+    with pytest.raises(H3ClientError, match=f"{http} speaks HTTP"):
+        H3Client(http).ping()
+    with pytest.raises(H3ClientError, match="speaks HTTP"), ClipStream(http, "a") as stream:
+        next(iter(stream))
+
+
+def test_a_long_request_id_is_named_and_not_repeated(server) -> None:
+    for url, protocol in ((server.grpc_url, "grpc"), (server.http_url, "http")):
+        with pytest.raises(H3ClientError) as refused:
+            H3Client(url, protocol).generate("p", **SMALL, request_id="i" * 5000)
+        assert (
+            refused.value.message == "request_id: 5,000 characters are not legal; legal: up to 128"
+        )

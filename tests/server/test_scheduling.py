@@ -10,8 +10,9 @@ from h3_client.client import GenerationResult, H3Client
 from h3_client.errors import H3ClientError
 from h3_client.stream import ClipStream
 
+pytestmark = pytest.mark.quiet
 DELAY_MS, TURNS, PLACES = 60, 3, 8
-SMALL = {"width": 64, "height": 64}
+SMALL = {"width": 32, "height": 32, "num_frames": 107}  # what counts are its steps
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from h3_client.client import H3Client
 from h3_client.errors import H3ClientError
 from h3_client.stream import ClipStream
 
+pytestmark = pytest.mark.quiet
 STEPS = 6
 SMALL = {"width": 64, "height": 64, "num_inference_steps": STEPS + 1}
 STAGE = {"test_step_delay_ms": 60, "running_jobs": 1, "max_jobs": 2, "stream_jobs": 3}

@@ -14,6 +14,7 @@ from h3_client.client import GenerationResult, H3Client
 from minimax_h3.core.contracts import MODELS, models_of
 from minimax_h3.media.check import Expectation, check_mp4, frame_hashes, sample_hash
 
+pytestmark = pytest.mark.quiet
 ATTEMPTS = 12
 SMALL = {"width": 64, "height": 64, "num_inference_steps": 6}
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from build_engines.tiny_checkpoint import write_tiny
 from minimax_h3.core.canvas import RELEASED, CanvasRule, canvas_from_ratio, canvas_from_size
 from minimax_h3.core.errors import CheckpointError
 from minimax_h3.core.media_rules import with_canvas
@@ -49,18 +48,22 @@ def test_a_small_rule_sizes_clips_keyframes_and_references() -> None:
     assert (reference.width, reference.height) == (128, 128)
 
 
-def state(root: Path, canvas: object) -> None:
-    path = root / "model_index.json"
-    index = json.loads(path.read_text())
+def state(checkpoint: Path, folder: Path, canvas: object) -> None:
+    """The checkpoint's FL2VA partition in `folder`, by links, with a canvas in its index."""
+    root = folder / "FL2VA"
+    root.mkdir()
+    for part in (checkpoint / "FL2VA").iterdir():
+        (root / part.name).symlink_to(part)
+    index = json.loads((root / "model_index.json").read_text())
     index["_minimax_h3"]["canvas"] = canvas
-    path.write_text(json.dumps(index))
+    (root / "model_index.json").unlink()
+    (root / "model_index.json").write_text(json.dumps(index))
 
 
-def test_a_checkpoint_states_its_own(tmp_path: Path) -> None:
-    root = write_tiny(tmp_path, 0, "FL2VA")
-    before = identify(tmp_path, "fl2va")
-    assert before.canvas == stated_canvas(tmp_path) == RELEASED
-    state(root, STATED)
+def test_a_checkpoint_states_its_own(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    before = identify(tiny_checkpoint, "fl2va")
+    assert before.canvas == stated_canvas(tiny_checkpoint) == RELEASED
+    state(tiny_checkpoint, tmp_path, STATED)
     after = identify(tmp_path, "fl2va")
     assert after.canvas == stated_canvas(tmp_path) == SMALL
     assert after.digest == before.digest, "the weights' name does not depend on it"
@@ -70,7 +73,7 @@ def test_a_checkpoint_states_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "canvas", ["small", {"short_edge": 8}, {"edge": 128}, {"max_area": 100}, {"ratio": 1}]
 )
-def test_what_is_no_rule_is_refused(tmp_path: Path, canvas: object) -> None:
-    state(write_tiny(tmp_path, 0, "FL2VA"), canvas)
+def test_what_is_no_rule_is_refused(tiny_checkpoint: Path, tmp_path: Path, canvas: object) -> None:
+    state(tiny_checkpoint, tmp_path, canvas)
     with pytest.raises(CheckpointError, match=r"_minimax_h3\.canvas .* is not legal"):
         identify(tmp_path, "fl2va")

@@ -43,12 +43,11 @@ SPOKEN = clip(112, 64, 50, with_sound=True, seed=6)
 VOICE = sound(2.2, 7)
 
 FILES = {
-    "image only": ("image",),
     "video with sound": ("spoken",),
     "image, video, sound": ("image", "spoken", "voice"),
     "three images": ("image", "wide", "tall"),
-    "image and sound": ("image", "voice"),
 }
+PARTS_OF_THEM = {"image only": ("image",), "image and sound": ("image", "voice")}
 ENCODED = {
     "image": SQUARE,
     "wide": WIDE,
@@ -173,7 +172,15 @@ def test_fl2va_equals_the_reference(
     assert json.loads(pair.ours["DENOISER_INFO"][0])["dit"] == "dit_fl2va"
 
 
-@pytest.mark.parametrize("files", FILES.values(), ids=FILES)
+def _files() -> list[object]:
+    every_run = [pytest.param(files, id=name) for name, files in FILES.items()]
+    marks = pytest.mark.whole_soak
+    return every_run + [
+        pytest.param(files, id=name, marks=marks) for name, files in PARTS_OF_THEM.items()
+    ]
+
+
+@pytest.mark.parametrize("files", _files())
 def test_ref2va_equals_the_reference(
     server: InProcessServer, pipeline: ReferencePipeline, tmp_path: Path, files: tuple[str, ...]
 ) -> None:

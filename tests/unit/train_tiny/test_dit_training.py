@@ -156,10 +156,11 @@ def test_levels_of_conditions() -> None:
 
 
 @pytest.mark.parametrize("task", ["text", "clip"])
-def test_a_step_reads_no_value_back(task: str, encoders: Encoders) -> None:
+def test_a_step_reads_no_value_back(task: str, encoders: Encoders, whole_soak: bool) -> None:
     """A CUDA graph cannot hold a step that asks for a number; fake tensors have none to give."""
     learner = learner_of(encoders, [task], count=2, batch=2)
-    for kind in learner._sources:
+    kinds = list(learner._sources)
+    for kind in kinds if whole_soak else {kinds[0], kinds[-1]}:
         batch = learner.draw(kind, 0)
         with FakeTensorMode(allow_non_fake_inputs=True):
             losses = learner.losses(kind, batch)

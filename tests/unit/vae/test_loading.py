@@ -96,8 +96,15 @@ def test_video_encoder_equals_diffusers_from_both_layouts(
     assert expected.std() > 0.1
 
 
-def test_a_full_canvas_is_encoded_as_by_diffusers(tiny_checkpoint, tiny_diffusers_checkpoint):
-    given = random_frames(1, 768, 1344)
+@pytest.mark.parametrize(
+    ("height", "width"),
+    [(320, 272), pytest.param(768, 1344, marks=pytest.mark.whole_soak)],
+    ids=("four tiles", "full canvas"),
+)
+def test_tiles_are_encoded_as_by_diffusers(
+    tiny_checkpoint, tiny_diffusers_checkpoint, height, width
+):
+    given = random_frames(1, height, width)
     encoder = load_video_encoder(identify(tiny_checkpoint, "fl2va"), CPU)
     assert torch.equal(encoder.encode(given), oracle_condition(tiny_diffusers_checkpoint, given))
 
