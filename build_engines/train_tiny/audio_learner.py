@@ -23,9 +23,9 @@ _SHORT, _LONG = "excerpt", "clip"
 _LATENTS = (40, 160)  # of an excerpt and of a clip: one and four seconds
 _CANVAS = words.CANVASES[0]
 _QUIET = 1e-4  # power below which an error no longer counts relative to the sound
-_EMPHASIS = 0.95
+_EMPHASIS, _PASSES = 0.95, 2
 _SPECTRUM_WINDOWS = (256, 1024, 4096)
-_KL_WEIGHT, _CLICK_WEIGHT, _SPECTRUM_WEIGHT = 1e-4, 0.5, 0.2
+_KL_WEIGHT, _CLICK_WEIGHT, _SPECTRUM_WEIGHT = 1e-4, 1.0, 0.2
 _STATISTICS_BATCHES = 4
 QUARTER_SEMITONE = 0.25
 CLICK_TOLERANCE_S = 0.002
@@ -193,5 +193,11 @@ def _relative_error(decoded: Tensor, wave: Tensor) -> Tensor:
 
 
 def _emphasised(wave: Tensor) -> Tensor:
-    """The steep parts of a wave: clicks weigh as much as tones."""
-    return F.pad(wave[..., 1:] - _EMPHASIS * wave[..., :-1], (1, 0))
+    """The steep parts of a wave, of its clicks above all.
+
+    Without it a missing click is 0.5 % of a sound's power, and training leaves clicks out; after
+    one pass it is a seventh, after two it is most of it.
+    """
+    for _ in range(_PASSES):
+        wave = F.pad(wave[..., 1:] - _EMPHASIS * wave[..., :-1], (1, 0))
+    return wave

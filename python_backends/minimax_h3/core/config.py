@@ -19,7 +19,7 @@ DTYPES = ("auto", "fp32", "bf16")
 ATTENTION_BACKENDS = ("auto", "fa3", "cudnn", "trtllm", "sdpa", "fa3_e4m3", "trtllm_e4m3")
 ROW_OPS = ("auto", "reference", "fused", "fused_exact")
 ADALN_PLACES = ("auto", "device", "host")
-DECODER_OPS = ("reference", "fused", "compiled")
+DECODER_OPS = ("auto", "reference", "compiled")
 GPU_DECODER_TILES = 14
 WEIGHTS = (CHECKPOINT, DUMMY) = ("checkpoint", "dummy")
 
@@ -61,8 +61,8 @@ class StageConfig:
             once for each schedule; `auto` is the host's memory on a GPU.
         weights: `dummy` draws all weights at random on the device: of the checkpoint only configs,
             headers and tokenizer count. For measuring at full size without a release.
-        decoder_ops: blocks of the video decoder: those of diffusers (`reference`), ones with fewer
-            passes (`fused`), or these with a kernel for each pass (`compiled`, for a GPU).
+        decoder_ops: blocks of the video decoder: those of diffusers (`reference`), or ones with a
+            kernel for all that lies between two matrix products (`compiled`, `auto` on a GPU).
         decoder_tiles: tiles that go through the video decoder together; 0 is 1 on a CPU and 14, a
             half of 1344x768, on a GPU.
         warm_up: shapes that every model runs once before it is ready, see `core.warm_up`; empty
@@ -93,7 +93,7 @@ class StageConfig:
     row_ops: str = "auto"
     adaln_weights: str = "auto"
     weights: str = CHECKPOINT
-    decoder_ops: str = "reference"
+    decoder_ops: str = "auto"
     decoder_tiles: int = 0
     warm_up: str = ""
     max_packed_rows: int = 262_144
@@ -142,6 +142,12 @@ class StageConfig:
     def tiles_per_batch(self, *, on_gpu: bool) -> int:
         """Tiles that go through the video decoder together."""
         return self.decoder_tiles or (GPU_DECODER_TILES if on_gpu else 1)
+
+    def decoder_blocks(self, *, on_gpu: bool) -> str:
+        """Blocks of the video decoder."""
+        if self.decoder_ops == "auto":
+            return "compiled" if on_gpu else "reference"
+        return self.decoder_ops
 
     def checkpoint_path(self, model_folder: Path) -> Path:
         """Absolute checkpoint folder; `model_folder` is the Triton model's own folder."""

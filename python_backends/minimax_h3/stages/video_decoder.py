@@ -43,7 +43,7 @@ class VideoDecoderStage:
             # Eleven bits where BF16 has eight; the release decodes so. Norms stay FP32.
             placement = replace(placement, dtype=torch.float16)
         tiles = context.config.tiles_per_batch(on_gpu=on_gpu)
-        ops = context.config.decoder_ops
+        ops = context.config.decoder_blocks(on_gpu=on_gpu)
         decoder = load_video_vae(manifest, placement.device, placement.dtype, tiles, ops)
         context.log.info(
             "video decoder: %s, %s blocks, %d tiles at a time", placement.dtype, ops, tiles

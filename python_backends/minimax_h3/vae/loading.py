@@ -15,7 +15,7 @@ from minimax_h3.vae.audio_encoder import AudioEncoder
 from minimax_h3.vae.tiling import MIN_OVERLAP_PIXELS, TILE_PIXELS
 from minimax_h3.vae.video_decoder import VideoDecoder
 from minimax_h3.vae.video_encoder import VideoEncoder
-from minimax_h3.vae.vit_blocks import PLAIN, compiled_ops, replace_blocks_
+from minimax_h3.vae.vit_blocks import compiled_ops, replace_blocks_
 from minimax_h3.weights.key_maps import KeyMap, unchanged, video_vae_keys
 from minimax_h3.weights.loader import build_on_meta, load_weights
 from minimax_h3.weights.manifest import CheckpointManifest
@@ -47,7 +47,7 @@ def load_video_vae(
         dtype: of the decoder's matrices. On a CPU they are fp32 whatever is asked, and the log says
             so; norms and LayerScales are fp32 everywhere.
         tiles_per_batch: see `VideoDecoder`.
-        blocks: `reference`, `fused` or `compiled`, see `vae.vit_blocks`.
+        blocks: `reference` or `compiled`, see `vae.vit_blocks`.
 
     Raises:
         CheckpointError: names what is missing, extra or misshaped.
@@ -66,8 +66,8 @@ def load_video_vae(
         device,
         lambda name: _dtype_of(name, decode_dtype),
     )
-    if blocks != "reference":
-        replace_blocks_(module.decoder, compiled_ops() if blocks == "compiled" else PLAIN)
+    if blocks == "compiled":
+        replace_blocks_(module.decoder, compiled_ops())
     return VideoDecoder(module, *_statistics(arguments), device, tiles_per_batch=tiles_per_batch)
 
 

@@ -126,3 +126,18 @@ def test_plan_round_trips_and_counts_rows() -> None:
     assert plan.packed_rows == 37_770  # the worked example of the pipeline sheet
     assert plan.num_forwards == 49
     assert (plan.latent_frames, plan.latent_height, plan.latent_width) == (37, 48, 84)
+
+
+@pytest.mark.parametrize(
+    ("asked", "on_gpu", "blocks"),
+    [
+        ("auto", True, "compiled"),
+        ("auto", False, "reference"),
+        ("reference", True, "reference"),
+        ("compiled", False, "compiled"),
+    ],
+)
+def test_decoder_blocks_follow_the_device_unless_asked_for(
+    asked: str, on_gpu: bool, blocks: str
+) -> None:
+    assert StageConfig(decoder_ops=asked).decoder_blocks(on_gpu=on_gpu) == blocks

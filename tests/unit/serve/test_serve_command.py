@@ -51,7 +51,7 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
         *("--hang-timeout", "9", "--silence-timeout", "10", "--log-format", "json"),
         *("--otlp-url", "http://127.0.0.1:4318/v1/traces"),
         *("--weights", "dummy", "--preflight", "warn"),
-        *("--decoder-ops", "fused", "--decoder-tiles", "7", "--warm-up", "64x64x107"),
+        *("--decoder-ops", "compiled", "--decoder-tiles", "7", "--warm-up", "64x64x107"),
     )
     assert command.settings_of(options) == ServeSettings(
         stage=StageConfig(
@@ -62,7 +62,7 @@ def test_every_option_reaches_its_field(tmp_path: Path) -> None:
             row_ops="reference",
             adaln_weights="host",
             weights="dummy",
-            decoder_ops="fused",
+            decoder_ops="compiled",
             decoder_tiles=7,
             warm_up="64x64x107",
             running_jobs=2,
