@@ -19,7 +19,7 @@ QUIET := quiet or gpu or multigpu
 SHARED := tests/server tests/unit tests/contract
 JUNIT := out/junit-shared.xml out/junit-quiet.xml
 
-.PHONY: help setup lock checkpoint demo accept test test-unit soak lint format render docs bench bench-gpu loadtest clean
+.PHONY: help setup lock checkpoint demo eval accept test test-unit soak lint format render docs bench bench-gpu loadtest clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -38,8 +38,12 @@ checkpoint: setup ## write the tiny random checkpoint (small canvas), unless thi
 	  $(PY) -m build_engines tiny $(TINY).part --canvas $(CANVAS) && echo "$$made" >$(TINY).part/.made-by \
 	    && mv $(TINY).part $(TINY); }
 
-demo: checkpoint ## one clip from nothing: server, h3 generate, h3 check, server stopped
-	@exec $(PY) -m h3_client.demo --checkpoint $(TINY)
+demo: setup ## one clip from nothing: server, h3 generate, h3 check, server stopped
+	@exec $(PY) -m h3_client.demo --checkpoint $(or $(CHECKPOINT),checkpoints/h3-tiny)
+
+eval: setup ## judge a checkpoint on 100 fixed prompts; CHECKPOINT=dir POINTS=20 AGAINST="points=10"
+	@exec $(H3) eval --checkpoint $(or $(CHECKPOINT),checkpoints/h3-tiny) --points $(or $(POINTS),20) \
+	  $(if $(AGAINST),--against "$(AGAINST)") --output out/eval
 
 accept: checkpoint ## all tasks with real files; ADDRESS=host:port PROFILE=released SET="seed=7" SERVE="--device cpu"
 	@exec $(PY) -m h3_client.accept --checkpoint $(or $(CHECKPOINT),$(TINY)) --profile "$(PROFILE)" \

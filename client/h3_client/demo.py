@@ -22,10 +22,9 @@ from h3_client import cli
 READY_TIMEOUT_S = 300.0  # a busy machine took over 120
 STOP_TIMEOUT_S = 60.0
 POLL_S = 0.1
-PROMPT = "a red ball bounces on a wooden floor, each bounce is heard"
+PROMPT = "a red circle bounces on a blue ground"
+POINTS = "20"  # where the shipped checkpoint is judged
 SERVE = (sys.executable, "-m", "h3_client.cli", "serve")
-CANVAS = ("--width", "128", "--height", "96", "--duration", "4")
-EXPECTED = ("--width", "128", "--height", "96", "--frames", "107")  # 96 frames, aligned up
 
 
 class DemoError(Exception):
@@ -45,8 +44,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         with running_server(args.checkpoint, args.run_dir) as address:
             print(f"the server took {time.monotonic() - began:.1f} s to be ready", flush=True)
-            _h3("generate", PROMPT, "-o", str(args.output), "--url", address, *CANVAS)
-            _h3("check", str(args.output), *EXPECTED)
+            _h3("generate", PROMPT, "-o", str(args.output), "--url", address, "--steps", POINTS)
+            _h3("check", str(args.output))
     except KeyboardInterrupt:
         print("demo: interrupted; the server is stopped", file=sys.stderr)
         return cli.INTERRUPTED

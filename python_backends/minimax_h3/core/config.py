@@ -85,7 +85,7 @@ class StageConfig:
         test_stage_delay_ms: sleep before the work of each other stage, for tests; 0 in service.
     """
 
-    checkpoint_dir: str = "../../checkpoints/tiny"
+    checkpoint_dir: str = "../../checkpoints/h3-tiny"
     task_type: str = "fl2va"
     device: str = "auto"
     dtype: str = "auto"

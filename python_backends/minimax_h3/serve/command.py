@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     stage, serve = StageConfig(), ServeSettings()
     models = parser.add_argument_group("models")
     models.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="default: checkpoints/tiny of the checkout"
+        "--checkpoint", type=Path, metavar="DIR", help="default: checkpoints/h3-tiny"
     )
     models.add_argument("--task-type", choices=TASK_TYPES, default=stage.task_type)
     models.add_argument("--device", default=stage.device, help=f"{DEVICES}; default %(default)s")

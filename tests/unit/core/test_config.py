@@ -77,7 +77,7 @@ def test_the_fewest_rows_are_those_of_the_smallest_request() -> None:
 def test_relative_checkpoints_count_from_the_model_folder(tmp_path: Path) -> None:
     folder = tmp_path / "repository" / "text_encoder"
     folder.mkdir(parents=True)
-    assert StageConfig().checkpoint_path(folder) == tmp_path / "checkpoints" / "tiny"
+    assert StageConfig().checkpoint_path(folder) == tmp_path / "checkpoints" / "h3-tiny"
     assert StageConfig(checkpoint_dir="/a/b").checkpoint_path(folder) == Path("/a/b")
 
 

@@ -107,8 +107,8 @@ def test_a_relative_checkpoint_counts_from_a_models_folder(
     seen: list[tuple[Path, str]] = []
     monkeypatch.setattr(settings_module, "identify", lambda *arguments: seen.append(arguments))
     checked = check_settings(settings_with(stage=StageConfig()))
-    assert seen == [(tmp_path / "checkpoints" / "tiny", "fl2va")]
-    assert checked.stage.checkpoint_dir == str(tmp_path / "checkpoints" / "tiny")
+    assert seen == [(tmp_path / "checkpoints" / "h3-tiny", "fl2va")]
+    assert checked.stage.checkpoint_dir == str(tmp_path / "checkpoints" / "h3-tiny")
 
 
 def test_the_checkouts_repository_is_the_default() -> None:
