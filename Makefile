@@ -15,8 +15,7 @@ ACCEPT ?= out/accept
 PYTEST := $(PY) -m pytest
 # Tests that measure the time of answers get the cores for themselves; the others share them. The
 # servers come first: their tests wait a lot, and the many small files fill the cores to the end.
-QUIET := quiet or gpu or multigpu
-SHARED := tests/server tests/unit tests/contract
+SHARED := tests/server tests/gpu tests/unit tests/contract
 JUNIT := out/junit-shared.xml out/junit-quiet.xml
 
 .PHONY: help setup lock checkpoint demo eval accept test test-unit soak lint format render docs bench bench-gpu loadtest clean
@@ -52,10 +51,9 @@ accept: checkpoint ## all tasks with real files; ADDRESS=host:port PROFILE=relea
 
 test: setup ## all tests that this machine can run, with the reasons of skips counted
 	@mkdir -p out; rm -f $(JUNIT); status=0; \
-	$(PYTEST) $(SHARED) -m "not ($(QUIET))" -n auto --maxprocesses=8 --dist=loadfile \
+	$(PYTEST) $(SHARED) -m "not quiet" -n $$(( $$(nproc) + 1 )) --maxprocesses=8 --dist=loadfile \
 	  --no-loadscope-reorder --junitxml=$(word 1,$(JUNIT)) || status=$$?; \
-	$(PYTEST) tests --ignore=tests/unit --ignore=tests/contract -m "$(QUIET)" \
-	  --junitxml=$(word 2,$(JUNIT)) || status=$$?; \
+	$(PYTEST) tests/server -m quiet --junitxml=$(word 2,$(JUNIT)) || status=$$?; \
 	$(PY) .ci/skips.py $(JUNIT); exit $$status
 
 test-unit: setup ## unit tests only

@@ -43,8 +43,8 @@ def test_overload_rejects_the_excess_and_keeps_its_pace(module_server, whole_soa
 
 
 @pytest.fixture(scope="module")
-def wide_server(module_server):
-    return module_server(running_jobs=4, max_jobs=24, stream_jobs=200)
+def wide_server(module_server, whole_soak: bool):
+    return module_server(running_jobs=4, max_jobs=24 if whole_soak else 12, stream_jobs=200)
 
 
 def test_answers_never_cross_when_clients_give_up(wide_server) -> None:

@@ -127,7 +127,7 @@ def test_mixed_traffic(combined_server: RunningServer, soak_seconds: int) -> Non
         for index, request in enumerate(GOOD)
     }
     traffic = Traffic(server, solo)
-    seconds = soak_seconds / 2  # kills, cancels, overload and many at once take the rest
+    seconds = soak_seconds / 3  # kills, cancels, overload and many at once take the rest
     with ThreadPoolExecutor(4) as pool:
         until = time.monotonic() + seconds
         workers = [pool.submit(traffic.work, seed, until) for seed in range(4)]

@@ -34,7 +34,12 @@ BAD = [
     ("keyframes", "absent", "1 or 2 pictures", {"task": "fl2va"}),
     ("task", "'ref2va' is not served", "t2va, fl2va", {"references": [PICTURE]}),
     ("keyframes", "1 is not legal", "absent for task t2va", {"task": "t2va", "keyframes": PICTURE}),
-    ("keyframes", "1 is not legal", "exclude", {"keyframes": PICTURE, "references": PICTURE}),
+    (
+        "keyframes, references",
+        "1 and 1 files are not legal",
+        "legal: keyframes (h3 generate --first, --last) for task fl2va, or references",
+        {"keyframes": PICTURE, "references": PICTURE},
+    ),
     ("keyframes[0]", "unknown format", "JPEG, PNG, WEBP", {"keyframes": [b"garbage"]}),
     ("keyframes[1]", "GIF", "JPEG, PNG, WEBP", {"keyframes": [PICTURE, b"GIF89a" + bytes(50)]}),
     ("keyframes[0]", "file: names", "the bytes", {"keyframes": "file:a.png"}),

@@ -11,6 +11,7 @@ from tritonclient.utils import InferenceServerException
 
 from h3_client.client import H3Client
 
+pytestmark = pytest.mark.quiet  # for the server that quiet tests share
 SMALL = {"WIDTH": 64, "HEIGHT": 64, "NUM_INFERENCE_STEPS": 3}
 UNKNOWN = [
     ("NUM_FRAME", 100, "100, which is not known; nearest: the field num_frames, the tensor"),

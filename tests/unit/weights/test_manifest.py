@@ -142,7 +142,7 @@ def test_everything_that_is_missing_is_named(editable, name: str) -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint here"):
         identify(tmp_path, "fl2va")
-    with pytest.raises(CheckpointError, match="no such checkpoint folder"):
+    with pytest.raises(CheckpointError, match="no such folder; legal: a checkpoint's folder"):
         identify(tmp_path / "absent", "fl2va")
     with pytest.raises(CheckpointError, match="task_type: 't2v' is not legal"):
         identify(tmp_path, "t2v")
