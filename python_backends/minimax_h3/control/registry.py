@@ -16,7 +16,7 @@ from minimax_h3.core.errors import CancelledError, H3Error, WorkerLostError
 Answer = dict[str, object]
 
 KEEP_ENDED_S = 3600.0
-KEEP_ENDED = 200
+KEEP_ENDED = 100
 KEEP_TIMELINES = 20  # of ended jobs
 EXPIRE_EVERY_S = 1.0
 KEEP_ORPHANS = 1000

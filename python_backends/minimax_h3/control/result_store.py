@@ -91,16 +91,16 @@ class ResultStore:
     def prune(self, keep_bytes: int) -> None:
         """Forget what is too old, and the oldest until `keep_bytes` are left."""
         kept = 0
-        for written_at, size, folder in sorted(self._held(), reverse=True):
+        for written_at, size, name in sorted(self._held(), reverse=True):
             kept += size
             if kept > keep_bytes or self._clock() - written_at > self._keep_s:
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(self._folder / name, ignore_errors=True)
 
     def _find(self, name: str) -> Path:
         fresh = [
-            folder
-            for written_at, _, folder in sorted(self._held(), reverse=True)
-            if self._clock() - written_at <= self._keep_s and folder.suffix != _UNFINISHED
+            self._folder / held
+            for written_at, _, held in sorted(self._held(), reverse=True)
+            if self._clock() - written_at <= self._keep_s and not held.endswith(_UNFINISHED)
         ]
         for folder in fresh:
             if folder.name == name:
@@ -114,18 +114,22 @@ class ResultStore:
         """Whether the folder is there and this user's, not one that somebody else put there."""
         return self._folder.is_dir() and self._folder.stat().st_uid == os.getuid()
 
-    def _held(self) -> list[tuple[float, int, Path]]:
-        """When it was written, bytes and folder of each result, unfinished ones too."""
+    def _held(self) -> list[tuple[float, int, str]]:
+        """When it was written, bytes and name of each result, unfinished ones too.
+
+        Names, not paths: the list is as long as there are results, and a path takes five times as
+        much memory.
+        """
         folders = self._folder.iterdir() if self._is_own() else ()
-        return [held for folder in folders if (held := _measure(folder))]
+        return [held for folder in folders if (held := self._measure(folder.name))]
 
-
-def _measure(folder: Path) -> tuple[float, int, Path] | None:
-    try:
-        size = sum(file.stat().st_size for file in folder.iterdir())
-        return folder.stat().st_mtime, size, folder
-    except FileNotFoundError:  # pushed out meanwhile
-        return None
+    def _measure(self, name: str) -> tuple[float, int, str] | None:
+        folder = self._folder / name
+        try:
+            size = sum(file.stat().st_size for file in os.scandir(folder))
+            return folder.stat().st_mtime, size, name
+        except FileNotFoundError:  # pushed out meanwhile
+            return None
 
 
 def _alias(folder: Path) -> str:
