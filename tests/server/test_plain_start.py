@@ -30,7 +30,7 @@ def plain_server(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path
     shutil.copytree(ROOT / "model_repository", checkout / "model_repository")
     # The committed config.pbtxt files name this path, relative to a model's folder.
     (checkout / "checkpoints").mkdir()
-    (checkout / "checkpoints" / "tiny").symlink_to(tiny_checkpoint)
+    (checkout / "checkpoints" / "h3-tiny").symlink_to(tiny_checkpoint)
     installation = find_installation(None, checkout / "backends")
     installation.lay_out()
     ports = [f"--{name}-port={HTTP_PORT + i}" for i, name in enumerate(("http", "grpc", "metrics"))]

@@ -78,7 +78,9 @@ def test_the_card_says_what_is_measured_and_what_is_not(
     reports.mkdir()
     facts = {"documents": 640, "steps": 20, "seconds": 3.5, "held_out": {"score": -0.25}}
     (reports / "training_FL2VA.json").write_text(json.dumps(facts))
-    figures = {"points": 20, "figures": {"shape": {"value": 0.93, "cases": 100}}}
+    shares = {"shape": 0.93, "motion": 0.7}
+    found = {name: {"value": value, "cases": 100} for name, value in shares.items()}
+    figures = {"points": 20, "figures": found}
     (reports / "eval.json").write_text(json.dumps(figures))
     out = tmp_path / "h3-tiny"
     words = ["h3-tiny", str(out), "--from", str(parts), "--reports", str(reports)]
@@ -86,7 +88,8 @@ def test_the_card_says_what_is_measured_and_what_is_not(
     card = (out / CARD).read_text()
     assert "| FL2VA | 640 | 20 | 3.5 | -0.25 |" in card
     assert "| Ref2VA | not measured |" in card
-    assert "| shape | 0.93 | 100 |" in card
+    assert "| shape | 0.93 |  | 100 |" in card
+    assert "| motion | 0.7 | 0.8 or more | 100 |" in card
     assert "MiniMax H3 Community License" in card
     assert main(words) == 1
     assert "exists and is not empty" in capsys.readouterr().err
