@@ -64,7 +64,8 @@ def test_answers_never_cross_when_clients_give_up(wide_server) -> None:
         if made.mp4 != solo[index % 3]:
             wrong.append(f"{index} got another answer")
 
-    with ThreadPoolExecutor(12) as pool:
+    # Half as many clients as places: a job whose client left holds its place for a moment.
+    with ThreadPoolExecutor(6) as pool:
         list(pool.map(ask, range(30)))
     assert wrong == []
     until(lambda: client.ping()["active"] == 0, 60)
