@@ -149,10 +149,8 @@ def _refine(module: Any, text: Tensor, bounds: Bounds) -> Tensor:
 
 def _heads(module: Any, normed: Tensor, rows: Rows) -> dict[Modality, Tensor]:
     """Both heads in fp32."""
-    start, pieces = 0, []
-    for place in rows.places:
-        pieces.append((place, normed[:, start : start + place.rows]))
-        start += place.rows
+    sizes = [place.rows for place in rows.places] + [rows.text_held.shape[1]]
+    pieces = list(zip(rows.places, torch.split(normed, sizes, dim=1)[:-1], strict=True))
     with torch.autocast(normed.device.type, enabled=False):
         return {
             stream: head(torch.cat([piece for place, piece in pieces if place.stream is stream], 1))
