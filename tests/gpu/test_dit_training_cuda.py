@@ -73,6 +73,6 @@ def test_compiled_steps_are_captured(pools, compiled: DitOps) -> None:
         learner._order = list(learner._sources) * STEPS
         losses = [float(steps.run(step, 1e-3)["total"]) for step in range(4 * STEPS)]
         ends[use_graphs] = sum(losses[-16:]) / 16
-        assert ends[use_graphs] < 0.95 * sum(losses[:16]) / 16
+        assert ends[use_graphs] < 0.5 * sum(losses[:16]) / 16
     assert len(steps._graphs) == 4
-    assert ends[True] == pytest.approx(ends[False], rel=0.2)
+    assert ends[True] == pytest.approx(ends[False], rel=0.3)
