@@ -19,6 +19,7 @@ from build_engines.train_tiny.dit_files import (
     save_transformer,
 )
 from build_engines.train_tiny.dit_forward import velocities
+from build_engines.train_tiny.dit_ops import PLAIN, DitOps
 from build_engines.train_tiny.documents import (
     KEYFRAME_TASKS,
     REFERENCE_TASKS,
@@ -131,6 +132,7 @@ class DitLearner:
         pools: Mapping[tuple[Format, str], Pool],
         held_out: Mapping[tuple[Format, str], Pool],
         options: LearnerOptions,
+        ops: DitOps = PLAIN,
     ) -> None:
         """Take networks and documents.
 
@@ -140,9 +142,10 @@ class DitLearner:
             pools: by format and task: keyframe pools are named `text`, others by their task.
             held_out: the same for evaluations; may have fewer entries.
             options: see there.
+            ops: of the transformer's steps; evaluations are too few to compile for.
         """
         self.module = module.to(device)
-        self._device, self._options = device, options
+        self._device, self._options, self._ops = device, options, ops
         self._sources = self._prepared(pools)
         self._held_out = self._prepared(held_out)
         names = list(self._sources)
@@ -194,10 +197,14 @@ class DitLearner:
 
     def losses(self, kind: str, batch: DocumentBatch, /) -> dict[str, Tensor]:
         """Squared error of the velocities of target rows, picture and sound."""
-        return self._losses(self._sources[kind], batch, None)
+        return self._losses(self._sources[kind], batch, self._ops)
 
     def _losses(
-        self, source: Source, batch: DocumentBatch, generator: torch.Generator | None
+        self,
+        source: Source,
+        batch: DocumentBatch,
+        ops: DitOps,
+        generator: torch.Generator | None = None,
     ) -> dict[str, Tensor]:
         count = len(batch.items)
         # One noise level in each part of the range: the mean over a batch varies less.
@@ -224,7 +231,7 @@ class DitLearner:
                 batch.token_ids, batch.text_positions, source.columns, self._seen(source, batch)
             )
             rows = batch.rows(source.presenter.places)
-            found = velocities(self.module.transformer, rows, text, given, times)
+            found = velocities(self.module.transformer, rows, text, given, times, ops)
         losses = {
             stream: (found[stream][:, source.presenter.held[stream] :] - wanted[stream]).square()
             for stream in _MEDIA
@@ -260,7 +267,7 @@ class DitLearner:
             prompts = [source.pool.prompts[item][0] for item in items]
             generator = torch.Generator(self._device).manual_seed(_EVALUATION_SEED)
             batch = source.presenter.batch(items, prompts).to(self._device)
-            found = self._losses(source, batch, generator)
+            found = self._losses(source, batch, PLAIN, generator)
             figures[name] = float(found["total"])
             losses.append((float(found["video"]), float(found["audio"])))
         figures["video"], figures["audio"] = map(float, np.mean(losses, axis=0))

@@ -12,6 +12,7 @@ import torch
 from build_engines.tiny_checkpoint import PARTITIONS
 from build_engines.train_tiny.batches import HELD_OUT_SEED
 from build_engines.train_tiny.dit_learner import DitLearner, LearnerOptions, TextAndTransformer
+from build_engines.train_tiny.dit_ops import PLAIN, DitOps, compiled_ops
 from build_engines.train_tiny.documents import REFERENCE_TASKS, Format, parse_sizes
 from build_engines.train_tiny.latent_pool import Encoders, Pool, fill_pool
 from build_engines.train_tiny.pieces import Log, Piece, run_piece
@@ -109,12 +110,14 @@ def run_dit_piece(
         for key in list(_pool_keys(settings.partition, formats))[: len(REFERENCE_TASKS)]
     }
     pools = _pools(settings, formats, piece.seed, encoders, say)
+    ops = compiled_ops() if device.type == "cuda" else PLAIN
     learner = DitLearner(
         module,
         device,
         pools,
         held_out,
         LearnerOptions(piece.seed, settings.batch, formats, settings.held_out),
+        ops,
     )
     del encoders
     left = piece.seconds - (time.monotonic() - began)
@@ -122,7 +125,7 @@ def run_dit_piece(
     log = run_piece(
         learner, replace(piece, seconds=max(left, 1.0)), folder, use_graphs=use_graphs, say=say
     )
-    _write_facts(settings, piece, pools, log, folder)
+    _write_facts(settings, piece, pools, log, ops, folder)
     return log
 
 
@@ -161,6 +164,7 @@ def _write_facts(
     piece: Piece,
     pools: dict[tuple[Format, str], Pool],
     log: Log,
+    ops: DitOps,
     folder: Path,
 ) -> None:
     """What the model card says about this piece."""
@@ -172,6 +176,7 @@ def _write_facts(
         "seed": piece.seed,
         "peak_rate": piece.peak_rate,
         "batch": settings.batch,
+        "compiled": ops.compiled,
         "steps": steps,
         "seconds": last["seconds"],
         "step_ms": 1000 * (last["seconds"] - first["seconds"]) / max(1, steps - 1),

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from build_engines.train_tiny import model_configs
-from build_engines.train_tiny.dit_forward import one_hot
 from minimax_h3.core.constants import VISION_MERGE, VISION_PAIR_FRAMES, VISION_PATCH_PIXELS
 
 _MIDDLE = 0.5  # mean and deviation of the vision tower's pixels
@@ -61,7 +60,9 @@ class TextModel(nn.Module):
         """
         text = self.model.language_model
         table = text.embed_tokens.weight
-        hidden: Tensor = one_hot(token_ids, len(table)) @ table
+        # A lookup as a product, whose backward needs no atomics.
+        ids = torch.arange(len(table), device=token_ids.device)
+        hidden: Tensor = (token_ids[..., None] == ids).float() @ table
         if seen is not None:
             hidden = hidden.index_copy(1, pads, seen.features.to(hidden.dtype))
         turned = text.rotary_emb(hidden, positions)

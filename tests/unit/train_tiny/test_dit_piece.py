@@ -34,6 +34,7 @@ def test_the_second_transformer_starts_from_the_first(
     facts = [json.loads((folder / "training.json").read_text()) for folder in (first, second)]
     assert [fact["partition"] for fact in facts] == ["FL2VA", "Ref2VA"]
     assert [fact["documents"] for fact in facts] == [4, 4]
+    assert [fact["compiled"] for fact in facts] == [False, False], "a CPU runs plain operations"
     texts = [(folder / "text_encoder/model.safetensors").read_bytes() for folder in (first, second)]
     assert texts[0] == texts[1], "both partitions share the text encoder"
     weights = [(each / "transformer/model.safetensors").read_bytes() for each in (first, second)]
