@@ -71,6 +71,7 @@ def _train_dit(arguments: argparse.Namespace) -> None:
         partition=arguments.partition,
         vaes=arguments.vaes,
         resume=arguments.resume,
+        keep_text=arguments.keep_text,
         pool_seconds=arguments.pool_seconds,
         pool=arguments.pool,
         batch=arguments.batch or 32,
@@ -128,6 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, partition in (("dit", "FL2VA"), ("ref", "Ref2VA")):
         train = commands.add_parser(name, help=f"one piece of training of the {partition} networks")
         _add_piece(train, 1e-3 if name == "dit" else 5e-4)
+        train.add_argument("--keep-text", action="store_true", help="train the transformer alone")
         train.add_argument("--vaes", type=Path, required=True, help="trained autoencoders")
         train.add_argument("--pool", type=int, default=40_000, help="most clips to encode first")
         train.add_argument("--pool-seconds", type=float, default=60.0, help="for encoding them")

@@ -42,6 +42,8 @@ class DitPiece:
             stays as it is.
         vaes: folder with `video_vae/` and `audio_vae/`.
         resume: folder of an earlier piece, or of the other partition's.
+        keep_text: train the transformer alone, so that both partitions can be trained at the same
+            time on the same text encoder; the second partition always does.
         pool_seconds: of the piece that go into encoding clips.
         pool: most encoded clips.
         batch: documents a step.
@@ -52,6 +54,7 @@ class DitPiece:
     partition: str
     vaes: Path
     resume: Path | None = None
+    keep_text: bool = False
     pool_seconds: float = 60.0
     pool: int = _POOL
     batch: int = 32
@@ -101,7 +104,7 @@ def run_dit_piece(
     module = TextAndTransformer(piece.seed)
     if settings.resume is not None:
         module.resume(settings.resume)
-    if settings.partition == REF2VA:
+    if settings.keep_text or settings.partition == REF2VA:
         module.text.requires_grad_(False)  # both partitions share it
     encoders = Encoders(settings.vaes, module.text.to(device), device)
     formats = dict(settings.formats or FORMATS.items())

@@ -40,6 +40,11 @@ def test_the_second_transformer_starts_from_the_first(
     weights = [(each / "transformer/model.safetensors").read_bytes() for each in (first, second)]
     assert weights[0] != weights[1]
 
+    third = tmp_path / "alone"
+    assert main(["dit", str(third), *resume, "--keep-text", *TOY]) == 0
+    assert (third / "text_encoder/model.safetensors").read_bytes() == texts[0]
+    assert (third / "transformer/model.safetensors").read_bytes() != weights[0]
+
 
 def test_bad_formats_are_named(vaes: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["dit", "x", "--vaes", str(vaes), "--device", "cpu", "--formats", "128x128x124"]
