@@ -19,8 +19,10 @@ from h3_client.client import H3Client, H3ClientError
 from minimax_h3.core.contracts import MODELS
 from minimax_h3.media.check import frame_hashes, sample_hash
 
-EVENTS, REQUESTS, WARM = 500, 1000, 100
-GROWTH = 0.01  # of each process, after the warm requests
+EVENTS, REQUESTS = 500, 1000
+# Until the pools of the C library have their size, three processes grow by 1 to 15 MB.
+WARM = 700
+GROWTH = 0.01  # of each process, after these
 GOOD = {"prompt": "a red ball", "width": 64, "height": 64, "num_inference_steps": 4}
 TRIES = 60  # of a good request; the server says when it is worth another
 RETRY_S = 0.5
