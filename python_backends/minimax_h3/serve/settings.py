@@ -76,7 +76,7 @@ class ServeSettings:
     otlp_url: str = ""
     ready_timeout_s: float = 900.0
     grace_s: float = 30.0
-    exit_timeout_s: int = 8
+    exit_timeout_s: int = 3
     hang_timeout_s: float = 60.0
     silence_timeout_s: float = 600.0
     preflight: str = REFUSE
