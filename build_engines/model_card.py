@@ -62,8 +62,9 @@ Clips on held-out prompts (`h3 eval --checkpoint`), {points} points:
 
 ## Limits
 
-Prompts outside the vocabulary give arbitrary shapes. Sizes and lengths other than those above were
-not trained. A reference picture, sound or clip must be of the kind that `h3 eval` makes.
+Where a figure above is short of what is wanted, believe the figure. Prompts outside the vocabulary
+give arbitrary shapes. Sizes and lengths other than those above were not trained. A keyframe, a
+reference picture, sound or clip must be of the kind that `h3 eval` makes.
 
 ## Licences
 

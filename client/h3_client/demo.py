@@ -44,6 +44,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         with running_server(args.checkpoint, args.run_dir) as address:
             print(f"the server took {time.monotonic() - began:.1f} s to be ready", flush=True)
+            print(f"prompt: {PROMPT}", flush=True)
             _h3("generate", PROMPT, "-o", str(args.output), "--url", address, "--steps", POINTS)
             _h3("check", str(args.output))
     except KeyboardInterrupt:

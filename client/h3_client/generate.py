@@ -31,7 +31,7 @@ _FIELD_OPTIONS = (
     ("--task", str, "t2va, fl2va or ref2va; inferred when absent"),
     ("--width", int, "canvas width in pixels, a multiple of 32, with --height"),
     ("--height", int, "canvas height in pixels, a multiple of 32, with --width"),
-    ("--aspect-ratio", str, "W:H on the 768 short edge, instead of a size"),
+    ("--aspect-ratio", str, "W:H on the checkpoint's short edge, instead of a size"),
     ("--duration", float, "seconds, 4 to 15"),
     ("--num-frames", int, "frames instead of seconds; aligned up to 17 n + 5"),
     ("--steps", int, "sigma points; one forward fewer is run"),

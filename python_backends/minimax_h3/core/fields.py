@@ -79,7 +79,10 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
         "width": Field(int, f"{SIDE_LEGAL}, with height", "canvas width, pixels", "by ratio"),
         "height": Field(int, f"{SIDE_LEGAL}, with width", "canvas height, pixels", "by ratio"),
         "aspect_ratio": Field(
-            str, "W:H between 1:4 and 4:1", "canvas on the 768 short edge", DEFAULT_RATIO
+            str,
+            "W:H between 1:4 and 4:1",
+            "canvas on the checkpoint's short edge, 768 if released",
+            f"{DEFAULT_RATIO} if released",
         ),
         "duration": Field(
             float, f"{MIN_SECONDS:g}..{MAX_SECONDS:g} s", "length, seconds", "5.0 (124 frames)"
