@@ -10,7 +10,7 @@ from build_engines.evaluation.objects import Frames
 from build_engines.evaluation.quality import psnr, snr
 from build_engines.evaluation.report import ClipFacts, judge, measure_clip, reference_look
 from build_engines.evaluation.tones import Wave
-from build_engines.train_tiny.captions import parse_caption
+from build_engines.train_tiny.captions import parse_caption, unread_words
 from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.core.fields import MIN_STEPS
 
@@ -91,6 +91,11 @@ def _run_file(args: argparse.Namespace) -> int:
             request = parse_caption(args.caption)
         except ValueError as error:
             raise InvalidRequestError(f"--caption: {error}") from error
+        if unread := unread_words(args.caption):
+            raise InvalidRequestError(
+                f"--caption: nothing would be judged of {', '.join(map(repr, unread))}; "
+                "legal: words as in 'a small red circle bounces quickly to the left on a blue ground'"
+            )
     frames, wave = read_clip(args.file)
     facts = measure_clip(frames, wave)
     verdicts = judge(facts, request) if request else {}

@@ -133,5 +133,22 @@ def parse_caption(text: str) -> Request:
     return Request(tuple(wishes), ground[1] if ground else None)
 
 
+_SPEED = f"(?:(?:{'|'.join(_ADVERBS.values())}) )?"
+_BARE = rf"(?:bounces|blinks)(?: (?:{'|'.join(_ADVERBS.values())}))?"
+_FORMS = (form for forms in _PHRASES.values() for form in forms if not form.endswith("{}"))
+_SAID = (form.format(_SPEED) for form in _FORMS)
+# The bare forms come last, or it would leave "to the left" behind.
+_DEEDS = re.compile(rf"\b(?:{'|'.join([*_SAID, _BARE])})(?!\w)")
+_FILLERS = frozenset({"a", "an", "and", "on", "over"})
+
+
+def unread_words(text: str) -> list[str]:
+    """Words of a caption that `parse_caption` makes nothing of, in their order."""
+    rest = text.lower()
+    for pattern in (_OBJECT, _GROUND, _DEEDS):
+        rest = pattern.sub(" ", rest)
+    return [word for word in re.findall(r"[\w']+", rest) if word not in _FILLERS]
+
+
 def _first(table: tuple[tuple[str, str], ...], text: str) -> str | None:
     return next((name for name, pattern in table if re.search(pattern, text)), None)

@@ -53,6 +53,7 @@ def test_json_with_keyframes_and_reference(
     ("words", "message"),
     [
         (["{clip}", "--caption", "a fox"], "--caption: caption 'a fox' is not legal"),
+        (["{clip}", "--caption", "a red circle spins"], "nothing would be judged of 'spins'"),
         (
             ["{clip}", "--first", "{small}"],
             "--first: 8x8 is not legal; legal: the size of the clip",

@@ -3,7 +3,7 @@
 import pytest
 
 from build_engines.train_tiny import vocabulary as words
-from build_engines.train_tiny.captions import caption, parse_caption
+from build_engines.train_tiny.captions import caption, parse_caption, unread_words
 from build_engines.train_tiny.scenes import draw_scene
 
 
@@ -14,6 +14,7 @@ def test_a_caption_is_read_as_its_scene(plain: bool) -> None:
         scene = draw_scene(9, index)
         text = caption(scene, 9, index, plain=plain)
         request = parse_caption(text)
+        assert unread_words(text) == [], text
         assert request.ground == words.COLOUR_NAMES[scene.ground]
         assert len(request.objects) == len(scene.objects), text
         for wish, thing in zip(request.objects, scene.objects, strict=True):
@@ -49,3 +50,18 @@ def test_the_demo_prompt() -> None:
 def test_a_prompt_without_a_shape_is_refused() -> None:
     with pytest.raises(ValueError, match="legal: a colour"):
         parse_caption("a fox in the snow")
+
+
+@pytest.mark.parametrize(
+    ("text", "unread"),
+    [
+        ("a red circle drifts right on a blue ground", ["drifts", "right"]),
+        ("not a red circle on a blue ground", ["not"]),
+        ("a red circle bounces left", ["left"]),
+        ("a shiny red circle spins leftward", ["shiny", "spins", "leftward"]),
+        ("A red circle bounces quickly to the left, and a green star blinks", []),
+        ("a red circle", []),
+    ],
+)
+def test_words_that_say_nothing_are_found(text: str, unread: list[str]) -> None:
+    assert unread_words(text) == unread
