@@ -94,7 +94,7 @@ def _run_file(args: argparse.Namespace) -> int:
         if unread := unread_words(args.caption):
             raise InvalidRequestError(
                 f"--caption: nothing would be judged of {', '.join(map(repr, unread))}; "
-                "legal: words as in 'a small red circle bounces quickly to the left on a blue ground'"
+                "legal: words as in 'a small red circle bounces to the left on a blue ground'"
             )
     frames, wave = read_clip(args.file)
     facts = measure_clip(frames, wave)
