@@ -210,7 +210,10 @@ class StreamStage:
             if stream.answers.is_cancelled():
                 self._jobs.say({"op": "cancel", "id": stream.job_id})
                 if not stream.running:
-                    stream.fail(CancelledError(f"job {stream.job_id}: the client has gone"))
+                    # Its job may have a place already, and nobody else would ever end it.
+                    self._give_up(
+                        stream, CancelledError(f"job {stream.job_id}: the client has gone")
+                    )
         limit = stream.deadline_s
         if limit is not None and not stream.running and time.time() - stream.received_at > limit:
             self._give_up(

@@ -239,6 +239,16 @@ def test_a_client_that_leaves_the_queue_never_runs(server: Server) -> None:
     assert len(server.seen) == 1
 
 
+def test_a_client_that_leaves_before_its_ensemble_runs_leaves_no_job(server: Server) -> None:
+    answers = Answers()
+    answers.gone = True
+    stage(server).open(request(), answers)
+    assert answers.ended.wait(5)
+    assert server.say({"op": "get", "id": "mine"})["state"] == "cancelled"
+    assert server.say({"op": "ping"})["active"] == 0
+    assert server.seen == []
+
+
 def test_the_deadline_passes_in_the_queue(server: Server) -> None:
     release = threading.Event()
     server.make = lambda facts: release.wait(5) and None
