@@ -8,12 +8,13 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from h3_client.client import GenerationResult, H3Client
-from tests.benchmarks.serving import serving
+from tests.server.supervised import supervised
 
 FORWARDS, SHORT, APART_S = 49, 4, 0.5
 SMALL = {"width": 64, "height": 64, "num_frames": 107}
@@ -25,8 +26,12 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--rounds", type=int, default=10)
     args = parser.parse_args()
-    with serving(args.checkpoint, "--test-step-delay-ms", "20") as (facts, _):
-        url = str(facts["grpc_url"])
+    words = ("--test-step-delay-ms", "20")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        supervised(args.checkpoint, Path(folder), *words, counting=False) as serving,
+    ):
+        url = str(serving.facts["grpc_url"])
         run(url, FORWARDS)
         told = {
             "two_long": rounds(args.rounds, lambda: two_long(url)),

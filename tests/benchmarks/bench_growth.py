@@ -7,11 +7,11 @@ private bytes of each process after every so many requests, and open files and r
 import argparse
 import json
 import sys
+import tempfile
 from pathlib import Path
 
-from h3_client.client import H3Client
-from tests.benchmarks.serving import serving
 from tests.server.process_memory import usage_of
+from tests.server.supervised import supervised
 
 REQUEST = {"prompt": "p", "width": 64, "height": 64, "num_frames": 107, "num_inference_steps": 3}
 
@@ -23,16 +23,16 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--every", type=int, default=100)
     args = parser.parse_args()
-    with serving(args.checkpoint) as (facts, _):
-        client, pid = H3Client(str(facts["grpc_url"])), int(str(facts["pid"]))
-        prefix = next(
-            word.split("=")[-1] for word in list(facts["command"]) if "shm-region" in word
-        )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        supervised(args.checkpoint, Path(folder), counting=False) as serving,
+    ):
+        client = serving.client()
         told: dict[int, dict[str, object]] = {}
         for count in range(1, args.requests + 1):
             client.generate(**REQUEST)
             if count % args.every == 0:
-                usage = usage_of(pid, prefix)
+                usage = usage_of(serving.server_pid, serving.region_prefix)
                 told[count] = {
                     "private_mib": {
                         name: round(size / 2**20, 2) for name, size in usage.private_bytes.items()

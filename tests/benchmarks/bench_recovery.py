@@ -7,14 +7,15 @@ import argparse
 import json
 import re
 import sys
-import time
+import tempfile
 from pathlib import Path
 
-from h3_client.client import H3Client
 from minimax_h3.core.contracts import models_of
-from minimax_h3.serve.stubs import find_stubs
-from tests.benchmarks.serving import line_with, serving
 from tests.server.process_memory import usage_of
+from tests.server.supervised import Supervised, supervised, wait_for
+
+WAIT_S = 120.0
+REQUEST = {"prompt": "a", "width": 64, "height": 64, "num_inference_steps": 2}
 
 
 def main() -> None:
@@ -27,40 +28,32 @@ def main() -> None:
 
 def measure(checkpoint: Path) -> dict[str, object]:
     """Memory after a clip, then seconds by model."""
-    with serving(checkpoint) as (facts, output):
-        client, pid = H3Client(str(facts["grpc_url"])), int(str(facts["pid"]))
-        client.generate("a", width=64, height=64, num_inference_steps=2)
-        usage = usage_of(pid, region_prefix="h3_")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        supervised(checkpoint, Path(folder), counting=False) as serving,
+    ):
+        serving.client().generate(**REQUEST)
+        usage = usage_of(serving.server_pid, serving.region_prefix)
         private = {name: round(size / 2**20, 1) for name, size in usage.private_bytes.items()}
         return {
             "private_mib": private,
-            "recovery": {
-                model: recovery(output, pid, model, client) for model in models_of("fl2va")
-            },
+            "recovery": {model: recovery(serving, model) for model in models_of("fl2va")},
         }
 
 
-def recovery(output: Path, server_pid: int, model: str, client: H3Client) -> dict[str, float]:
+def recovery(serving: Supervised, model: str) -> dict[str, float]:
     """Kill one process of a model; seconds to each of the supervisor's two lines."""
-    began = time.monotonic()
-    find_stubs(server_pid)[model][0].kill()
-    line_with(output, f"{model}: process ")
-    noticed = time.monotonic() - began
-    healed = line_with(output, f"{model}: serves again")
-    whole = time.monotonic() - began
-    reload_s = float(re.findall(r"after ([\d.]+) s", healed)[0])
+    serving.stubs(model)[0].kill()
+    noticed = wait_for(lambda: serving.says(f"{model}: process "), WAIT_S)
+    whole = noticed + wait_for(lambda: serving.says(f"{model}: serves again"), WAIT_S)
+    healed = next(line for line in serving.lines() if f"{model}: serves again" in line)
     return {
         "noticed_s": round(noticed, 2),
-        "reload_s": reload_s,
+        "reload_s": float(re.findall(r"after ([\d.]+) s", healed)[0]),
         "serves_s": round(whole, 2),
-        "clip_after_s": clip_seconds(client),
+        # A clip afterwards, so that a model that only seems to serve is found out.
+        "clip_after_s": round(serving.client().generate(**REQUEST).seconds, 2),
     }
-
-
-def clip_seconds(client: H3Client) -> float:
-    """A clip afterwards, so that a model that only seems to serve is found out."""
-    made = client.generate("a", width=64, height=64, num_inference_steps=2)
-    return round(made.seconds, 2)
 
 
 if __name__ == "__main__":

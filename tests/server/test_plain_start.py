@@ -79,7 +79,7 @@ def test_the_readmes_curl_line_gets_a_file_that_plays(plain_server: str, tmp_pat
     (line,) = re.findall(r"^curl -s .*$", readme, re.MULTILINE)
     line = line.replace("127.0.0.1:8000", plain_server)
     subprocess.run(["bash", "-c", line], check=True, cwd=tmp_path)
-    report = check_mp4(tmp_path / "fox.mp4", Expectation(width=128, height=96, num_frames=124))
+    report = check_mp4(tmp_path / "circle.mp4", Expectation(width=128, height=128, num_frames=124))
     assert report.passed, str(report)
 
 

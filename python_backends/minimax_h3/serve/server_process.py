@@ -24,7 +24,7 @@ from minimax_h3.serve.residency import ResidentPlan
 from minimax_h3.serve.server_api import ServerApi
 from minimax_h3.serve.server_log import error_lines, loaded_models
 from minimax_h3.serve.settings import ServeSettings, check_settings
-from minimax_h3.serve.stubs import find_stubs, wait_gone
+from minimax_h3.serve.stubs import members, wait_gone
 
 POLL_S = 0.2
 GONE_S = 10.0  # a killed process of many gigabytes takes a moment to be gone
@@ -226,16 +226,16 @@ class ServerProcess:
         if self._launch is None:
             return
         if self._process is not None:
-            stubs = [stub for stubs in find_stubs(self._process.pid).values() for stub in stubs]
             if self._process.poll() is None:
                 self._process.send_signal(signal.SIGTERM)
                 try:
                     self._process.wait(self._launch.settings.exit_timeout_s)
                 except subprocess.TimeoutExpired:
                     self._announce("tritonserver still unloads its models and is ended")
+            family = members(self._process.pid)
             self._signal_group(signal.SIGKILL)  # the server, or stubs that outlived it
             self._process.wait()
-            wait_gone(stubs, GONE_S)
+            wait_gone(family, GONE_S)
         self._launch.remove_shared_memory()
         self._launch.remove_files()
         self._launch = None

@@ -1,6 +1,7 @@
 """The processes behind the models: which run, and whether they live."""
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,6 +31,16 @@ def find_stubs(server_pid: int) -> dict[str, list[psutil.Process]]:
         model = _model_of(child)
         if model:
             found.setdefault(model, []).append(child)
+    return found
+
+
+def members(group: int) -> list[psutil.Process]:
+    """The processes of a process group, those that lost their parent too."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getpgid(process.pid) == group:
+                found.append(process)
     return found
 
 

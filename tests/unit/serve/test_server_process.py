@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from minimax_h3.core.contracts import models_of
@@ -17,6 +18,7 @@ from minimax_h3.serve.server_process import (
     ServerStoppedError,
 )
 from minimax_h3.serve.settings import ServeSettings
+from minimax_h3.serve.stubs import wait_gone
 
 Settings = Callable[..., ServeSettings]
 FakeServer = Callable[..., Path]
@@ -144,9 +146,16 @@ def test_a_server_that_ignores_the_signal_is_killed(
     assert said[-1] == "tritonserver still unloads its models and is ended"
 
 
-def test_stubs_that_outlive_a_dead_server_are_ended(
-    settings_with: Settings, fake_server: FakeServer
+def test_stubs_that_outlive_a_dead_server_are_ended_and_waited_for(
+    settings_with: Settings, fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    waited_for: list[int] = []
+
+    def wait(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+        waited_for.extend(process.pid for process in processes)
+        return wait_gone(processes, seconds)
+
+    monkeypatch.setattr(server_process, "wait_gone", wait)
     with ServerProcess(settings_with(tritonserver=fake_server(CHILD))) as server:
         child = child_pid(server.launch.log_file)
         os.kill(server.pid, 9)
@@ -154,7 +163,7 @@ def test_stubs_that_outlive_a_dead_server_are_ended(
             time.sleep(0.01)
         assert server.poll() == -9
         assert runs(child)
-    time.sleep(0.1)
+    assert child in waited_for
     assert not runs(child)
 
 
