@@ -74,7 +74,8 @@ def read_reports(folder: Path) -> dict[str, object]:
 def _write_partition(parts: Path, target: Path, partition: str) -> None:
     root = target / partition
     root.mkdir(parents=True)
-    index = json.dumps(tiny_configs.model_index(partition, model_configs.CANVAS), indent=1)
+    content = tiny_configs.model_index(partition, model_configs.CANVAS, model_configs.SIGMA_SHIFTS)
+    index = json.dumps(content, indent=1)
     (root / "model_index.json").write_text(index + "\n")
     _copy(parts / _TRANSFORMERS[partition], root / "transformer")
 

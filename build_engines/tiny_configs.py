@@ -1,5 +1,8 @@
 """Configuration files of the tiny checkpoint: the released structure at toy widths."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from minimax_h3.weights.dit_config import DiTConfig
@@ -15,6 +18,7 @@ SPECIAL_TOKENS = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
+RELEASED_SHIFTS: Mapping[str, float] = MappingProxyType({"video": 12.0, "audio": 3.0})
 BYTE_TOKENS = 256  # token id = byte value; special tokens follow
 
 # Statistics of the released video latents. Source: model sheet, appendix B.
@@ -58,12 +62,15 @@ def special_id(token: str) -> int:
     return BYTE_TOKENS + SPECIAL_TOKENS.index(token)
 
 
-def model_index(partition: str, canvas: Json | None = None) -> Json:
+def model_index(
+    partition: str, canvas: Json | None = None, shifts: Mapping[str, float] = RELEASED_SHIFTS
+) -> Json:
     """`model_index.json` of an official partition. Source: model sheet 2.1.
 
     Args:
         partition: FL2VA or Ref2VA.
         canvas: a canvas rule that the checkpoint states; None states none, like the release.
+        shifts: of the sigma schedule, by `video` and `audio`.
     """
     tasks = ["t2va", "fl2va"] if partition == "FL2VA" else ["ref2va"]
     stated: Json = {} if canvas is None else {"canvas": canvas}
@@ -82,7 +89,7 @@ def model_index(partition: str, canvas: Json | None = None) -> Json:
             "partition": partition.lower(),
             "tasks": tasks,
             "task_aliases": {},
-            "sigma_shift_scales": {"video": 12.0, "audio": 3.0},
+            "sigma_shift_scales": dict(shifts),
             **stated,
         },
     }

@@ -32,9 +32,7 @@ from build_engines.train_tiny.latent_pool import Pool
 from build_engines.train_tiny.text_model import Seen, TextModel
 from minimax_h3.core.constants import (
     AUDIO_CONDITION_TIME,
-    AUDIO_FLOW_SHIFT,
     CONDITION_TIME,
-    VIDEO_FLOW_SHIFT,
     Modality,
 )
 from minimax_h3.dit.model import MiniMaxH3Transformer
@@ -211,8 +209,8 @@ class DitLearner:
         jitter = torch.rand(count, device=self._device, generator=generator)
         points = (torch.arange(count, device=self._device) + jitter) / count
         sigmas = {
-            Modality.VIDEO: shifted(points, VIDEO_FLOW_SHIFT),
-            Modality.AUDIO: shifted(points, AUDIO_FLOW_SHIFT),
+            Modality.VIDEO: shifted(points, model_configs.SIGMA_SHIFTS["video"]),
+            Modality.AUDIO: shifted(points, model_configs.SIGMA_SHIFTS["audio"]),
         }
         clean = self._clean(source, batch.items)
         noise = {

@@ -55,7 +55,7 @@ def test_losses_and_gradients_are_those_of_plain_steps(pools, compiled: DitOps) 
             torch.manual_seed(5)
             found = learner.losses(kind, learner.draw(kind, 0).to("cuda"))
             torch.autograd.backward(found["total"])
-            losses.append(float(found["total"]))
+            losses.append(float(found["total"].detach()))
         gradients.append([each.grad for each in learner.module.transformer.parameters()])
     half = len(losses) // 2
     assert losses[half:] == pytest.approx(losses[:half], rel=0.01)
