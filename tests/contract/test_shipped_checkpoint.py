@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from build_engines.h3_tiny import CARD, part_sizes
-from build_engines.train_tiny.model_configs import BUDGET_BYTES, CANVAS, WHOLE_BYTES
+from build_engines.train_tiny.model_configs import (
+    BUDGET_BYTES,
+    CANVAS,
+    SIGMA_SHIFTS,
+    WHOLE_BYTES,
+)
 from build_engines.verify import verify
 from minimax_h3.core.config import StageConfig
 from minimax_h3.weights.manifest import identify
@@ -34,10 +39,11 @@ def test_it_keeps_to_its_budget() -> None:
             assert size <= limit, (partition, part)
 
 
-def test_both_partitions_state_the_canvas_of_the_training() -> None:
+def test_both_partitions_state_canvas_and_schedule_of_the_training() -> None:
     for partition in ("FL2VA", "Ref2VA"):
         index = json.loads((SHIPPED / partition / "model_index.json").read_text())
         assert index["_minimax_h3"]["canvas"] == CANVAS
+        assert index["_minimax_h3"]["sigma_shift_scales"] == SIGMA_SHIFTS
 
 
 def test_it_is_what_a_server_takes_without_a_checkpoint() -> None:
