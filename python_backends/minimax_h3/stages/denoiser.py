@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minimax_h3.core.contracts import ROUTES
-from minimax_h3.core.errors import H3Error
+from minimax_h3.core.errors import H3Error, UnknownSessionError
 from minimax_h3.core.metrics import NO_METER, Meter
 from minimax_h3.core.plan import Plan
 from minimax_h3.stages.base import ModelCaller, StageContext, StageRequest, Tensors, text_tensor
@@ -189,7 +189,11 @@ class _Loop:
         inputs = {"OP": _op("step"), **session, "STEP": index}
         while True:
             began = time.perf_counter()
-            answer = self._call(self.model, inputs, ["STATE"])
+            try:
+                answer = self._call(self.model, inputs, ["STATE"])
+            except UnknownSessionError:
+                self._boundary(step, clip)  # ended from outside: `jobs` knows why, and says so
+                raise
             state = json.loads(answer["STATE"].reshape(-1)[0])
             if state["ready"]:
                 self.times.round_trip_s.append(time.perf_counter() - began)
