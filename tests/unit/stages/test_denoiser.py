@@ -15,6 +15,7 @@ from minimax_h3.core.errors import (
     CancelledError,
     H3Error,
     RemoteStageError,
+    UnknownSessionError,
 )
 from minimax_h3.core.plan import build_plan
 from minimax_h3.core.request import GenerationRequest
@@ -134,6 +135,20 @@ def test_cancel_costs_no_further_step_and_ends_the_session() -> None:
         stage(server).run(request())
     assert server.ops() == ["start", "step", "step", "end"]
     assert state_of(server)["position"] == 0
+
+
+def test_a_session_ended_from_outside_tells_why() -> None:
+    """Whoever ends a job drops its session too: the step that finds it gone asks `jobs` first."""
+    server = Server()
+
+    def end_in_second_step(step: int) -> None:
+        if step == 1:
+            server.table.handle({"op": "cancel", "id": "j"})
+            raise UnknownSessionError("SESSION: 's' is not held here")
+
+    server.on_step = end_in_second_step
+    with pytest.raises(CancelledError, match="job j was cancelled"):
+        stage(server).run(request())
 
 
 def test_cancel_while_waiting_starts_nothing() -> None:
