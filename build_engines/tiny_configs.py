@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from minimax_h3.core.constants import AUDIO_FLOW_SHIFT, VIDEO_FLOW_SHIFT
 from minimax_h3.weights.dit_config import DiTConfig
 
 Json = dict[str, object]
@@ -18,7 +19,9 @@ SPECIAL_TOKENS = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
-RELEASED_SHIFTS: Mapping[str, float] = MappingProxyType({"video": 12.0, "audio": 3.0})
+RELEASED_SHIFTS: Mapping[str, float] = MappingProxyType(
+    {"video": VIDEO_FLOW_SHIFT, "audio": AUDIO_FLOW_SHIFT}
+)
 BYTE_TOKENS = 256  # token id = byte value; special tokens follow
 
 # Statistics of the released video latents. Source: model sheet, appendix B.

@@ -27,8 +27,8 @@ CANVAS: Json = {
 
 SIGMA_SHIFTS = MappingProxyType({"video": 3.0, "audio": 3.0})
 """Shifts of the schedule, for training and stated by the checkpoint. The released 12 for pictures
-suits sequences that are two hundred times longer; here it leaves the last of 20 Euler steps to go
-from sigma 0.4 to 0 at once, which blurs shapes."""
+suits sequences of 38,000 rows and more; at 1,000 it leaves the last of 20 Euler steps to go from
+sigma 0.4 to 0 at once, which blurs shapes."""
 
 DIT = DiTConfig(
     hidden_size=256,

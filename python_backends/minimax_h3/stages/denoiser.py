@@ -156,6 +156,9 @@ class _Loop:
             self.facts.update(state.get("facts", {}))
             self.times.tail_s += state.get("tail_s", 0.0)
             return answer[latents[0]][0], answer[latents[1]][0]
+        except UnknownSessionError:
+            self._jobs.check_cancel(self._plan, "denoiser")  # ended from outside: `jobs` knows why
+            raise
         finally:
             if not ended:
                 self._drop(session)
@@ -189,11 +192,7 @@ class _Loop:
         inputs = {"OP": _op("step"), **session, "STEP": index}
         while True:
             began = time.perf_counter()
-            try:
-                answer = self._call(self.model, inputs, ["STATE"])
-            except UnknownSessionError:
-                self._boundary(step, clip)  # ended from outside: `jobs` knows why, and says so
-                raise
+            answer = self._call(self.model, inputs, ["STATE"])
             state = json.loads(answer["STATE"].reshape(-1)[0])
             if state["ready"]:
                 self.times.round_trip_s.append(time.perf_counter() - began)

@@ -137,17 +137,31 @@ def test_cancel_costs_no_further_step_and_ends_the_session() -> None:
     assert state_of(server)["position"] == 0
 
 
-def test_a_session_ended_from_outside_tells_why() -> None:
-    """Whoever ends a job drops its session too: the step that finds it gone asks `jobs` first."""
+@pytest.mark.parametrize("op", ["step", "end"])
+def test_a_session_ended_from_outside_tells_why(op: str) -> None:
+    """Whoever ends a job drops its session too: the loop that finds it gone asks `jobs` first."""
     server = Server()
+    plain = server.dit
 
-    def end_in_second_step(step: int) -> None:
-        if step == 1:
+    def gone(asked: str, inputs: Tensors) -> Answer:
+        if asked == op:
             server.table.handle({"op": "cancel", "id": "j"})
             raise UnknownSessionError("SESSION: 's' is not held here")
+        return plain(asked, inputs)
 
-    server.on_step = end_in_second_step
-    with pytest.raises(CancelledError, match="job j was cancelled"):
+    server.dit = gone  # type: ignore[method-assign]
+    with pytest.raises(CancelledError, match="job j was cancelled; stopped in denoiser"):
+        stage(server).run(request())
+
+
+def test_a_session_that_is_gone_without_a_reason_stays_an_error() -> None:
+    server = Server()
+
+    def gone(step: int) -> None:
+        raise UnknownSessionError("SESSION: 's' is not held here")
+
+    server.on_step = gone
+    with pytest.raises(UnknownSessionError, match="is not held here"):
         stage(server).run(request())
 
 
