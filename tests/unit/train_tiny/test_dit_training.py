@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from build_engines.h3_tiny import part_sizes
-from build_engines.train_tiny import model_configs
+from build_engines.train_tiny import dit_learner, model_configs
 from build_engines.train_tiny.architecture import new_audio_vae, new_video_vae
 from build_engines.train_tiny.dit_files import resume_text
 from build_engines.train_tiny.dit_learner import (
@@ -62,6 +62,28 @@ def test_pools_hold_what_documents_need(task: str, encoders: Encoders) -> None:
         assert visual == presenter.held[Modality.VIDEO]
         assert pool.sound.shape[1] == presenter.held[Modality.AUDIO]
         assert pool.features[:, source.pads].shape[1] == len(source.columns)
+
+
+def test_noise_levels_follow_the_shifts_that_the_checkpoint_states(
+    encoders: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trained at one schedule and sampled at another, shapes blur."""
+    seen: list[torch.Tensor] = []
+    plain = dit_learner.class_times
+
+    def times(video: torch.Tensor, audio: torch.Tensor) -> torch.Tensor:
+        seen.extend((1 - video, 1 - audio))
+        return plain(video, audio)
+
+    monkeypatch.setattr(dit_learner, "class_times", times)
+    monkeypatch.setattr(model_configs, "SIGMA_SHIFTS", {"video": 9.0, "audio": 2.0})
+    learner = learner_of(encoders, ["text"])
+    kind = next(iter(learner._sources))
+    learner.losses(kind, learner.draw(kind, 0))
+    points = [
+        sigma / (shift - (shift - 1) * sigma) for sigma, shift in zip(seen, (9, 2), strict=True)
+    ]
+    torch.testing.assert_close(points[0], points[1])
 
 
 def test_a_pool_ends_in_time(encoders: Encoders) -> None:
