@@ -14,7 +14,7 @@ POLL_S = 0.02
 
 
 def find_stubs(server_pid: int) -> dict[str, list[psutil.Process]]:
-    """The live stub processes of a server, by model.
+    """The live stub processes of a server, by model, the oldest first.
 
     A stub is a child of the server, through a shell that replaces itself, and its command line
     names `model.py`: `.../triton_python_backend_stub REPOSITORY/MODEL/VERSION/model.py ...`.
@@ -27,7 +27,8 @@ def find_stubs(server_pid: int) -> dict[str, list[psutil.Process]]:
         children = psutil.Process(server_pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return found
-    for child in children:
+    # Process ids start again from below when they run out, so they do not tell which is older.
+    for child in sorted(children, key=psutil.Process.create_time):
         model = _model_of(child)
         if model:
             found.setdefault(model, []).append(child)

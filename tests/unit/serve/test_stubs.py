@@ -31,6 +31,27 @@ def test_a_stub_is_found_by_its_command_line(child: subprocess.Popen) -> None:
     assert [stub.pid for stub in found["jobs"]] == [child.pid]
 
 
+def test_the_oldest_comes_first_after_process_ids_began_again(
+    child: subprocess.Popen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = psutil.Process(child.pid).cmdline()
+    later = subprocess.Popen(words, executable=sys.executable)
+    plain = psutil.Process.create_time
+    try:
+        for older, younger in ((child, later), (later, child)):
+            started = {older.pid: 4e9, younger.pid: 4e9 + 1}
+            monkeypatch.setattr(
+                psutil.Process,
+                "create_time",
+                lambda process, told=started: told.get(process.pid) or plain(process),
+            )
+            found = find_stubs(os.getpid())["jobs"]
+            assert [stub.pid for stub in found] == [older.pid, younger.pid]
+    finally:
+        later.kill()
+        later.wait()
+
+
 def test_a_zombie_is_not_alive_and_not_found(child: subprocess.Popen) -> None:
     (stub,) = find_stubs(os.getpid())["jobs"]
     assert is_alive(stub)
