@@ -20,6 +20,8 @@ ATTENTION_BACKENDS = ("auto", "fa3", "cudnn", "trtllm", "sdpa", "fa3_e4m3", "trt
 ROW_OPS = ("auto", "reference", "fused", "fused_exact")
 ADALN_PLACES = ("auto", "device", "host")
 DECODER_OPS = ("auto", "reference", "compiled")
+OFFLOADABLE = ("text_encoder", "dit_fl2va", "dit_ref2va", "video_decoder")
+NO_OFFLOAD = "none"
 GPU_DECODER_TILES = 14
 WEIGHTS = (CHECKPOINT, DUMMY) = ("checkpoint", "dummy")
 
@@ -61,6 +63,9 @@ class StageConfig:
             once for each schedule; `auto` is the host's memory on a GPU.
         weights: `dummy` draws all weights at random on the device: of the checkpoint only configs,
             headers and tokenizer count. For measuring at full size without a release.
+        offload: models whose weights take turns on the device, by name, or `none`. They wait in
+            pinned host memory, for a GPU that cannot hold all at once. `auto` lets `h3 serve`
+            choose by the memory that is free; a plain tritonserver takes it for `none`.
         decoder_ops: blocks of the video decoder: those of diffusers (`reference`), or ones with a
             kernel for all that lies between two matrix products (`compiled`, `auto` on a GPU).
         decoder_tiles: tiles that go through the video decoder together; 0 is 1 on a CPU and 14, a
@@ -93,6 +98,7 @@ class StageConfig:
     row_ops: str = "auto"
     adaln_weights: str = "auto"
     weights: str = CHECKPOINT
+    offload: str = "auto"
     decoder_ops: str = "auto"
     decoder_tiles: int = 0
     warm_up: str = ""
@@ -126,6 +132,7 @@ class StageConfig:
             raise ConfigError(
                 f"media_root: {self.media_root!r} is not legal; legal: an absolute path, or empty"
             )
+        _check_offload(self.offload, self.task_type)
         warm_up_plans(self.warm_up)
         for name, limits in RANGES.items():
             check_range(name, getattr(self, name), limits)
@@ -149,6 +156,12 @@ class StageConfig:
             return "compiled" if on_gpu else "reference"
         return self.decoder_ops
 
+    def offloaded(self) -> frozenset[str]:
+        """Models whose weights take turns on the device."""
+        return (
+            frozenset() if self.offload in ("auto", NO_OFFLOAD) else frozenset(_names(self.offload))
+        )
+
     def checkpoint_path(self, model_folder: Path) -> Path:
         """Absolute checkpoint folder; `model_folder` is the Triton model's own folder."""
         return (model_folder.resolve() / self.checkpoint_dir).resolve()
@@ -157,6 +170,32 @@ class StageConfig:
 def _one_of(name: str, value: str, legal: tuple[str, ...]) -> None:
     if value not in legal:
         raise ConfigError(f"{name}: {value!r} is not legal; legal: one of {', '.join(legal)}")
+
+
+def _names(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",")]
+
+
+def _check_offload(value: str, task_type: str) -> None:
+    """Two models or more of this server, each once: one alone has nobody to take turns with."""
+    names, here = _names(value), offloadable(task_type)
+    if value in ("auto", NO_OFFLOAD):
+        return
+    if len(names) < 2 or len(set(names)) < len(names) or not set(names) <= set(here):
+        raise ConfigError(
+            f"offload: {value!r} is not legal; legal: auto, {NO_OFFLOAD}, or two or more of "
+            f"{', '.join(here)}, with commas"
+        )
+
+
+def offloadable(task_type: str) -> tuple[str, ...]:
+    """Models whose weights may take turns, on a server of this task type."""
+    held = TASK_TYPES[:2] if task_type == COMBINED else (task_type,)
+    return tuple(
+        name
+        for name in OFFLOADABLE
+        if not name.startswith("dit_") or name.removeprefix("dit_") in held
+    )
 
 
 def check_range(name: str, value: float, limits: tuple[float, float]) -> None:

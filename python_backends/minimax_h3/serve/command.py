@@ -20,6 +20,7 @@ from minimax_h3.core.config import (
     DTYPES,
     MAX_PACKED_ROWS,
     MIN_PACKED_ROWS,
+    OFFLOADABLE,
     ROW_OPS,
     TASK_TYPES,
     WEIGHTS,
@@ -61,6 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=WEIGHTS,
         default=stage.weights,
         help="dummy: drawn at random on the device, nothing but headers is read",
+    )
+    models.add_argument(
+        "--offload",
+        default=stage.offload,
+        metavar="MODEL,...",
+        help="models whose weights take turns on the GPU and wait in host memory meanwhile, of "
+        f"{', '.join(OFFLOADABLE)}; none: all stay; default %(default)s: what fits needs it",
     )
     models.add_argument("--decoder-ops", choices=DECODER_OPS, default=stage.decoder_ops)
     models.add_argument(
@@ -184,6 +192,7 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
         row_ops=options.row_ops,
         adaln_weights=options.adaln_weights,
         weights=options.weights,
+        offload=options.offload,
         decoder_ops=options.decoder_ops,
         decoder_tiles=options.decoder_tiles,
         warm_up=options.warm_up,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from minimax_h3.core.config import COMBINED, StageConfig
+from minimax_h3.core.config import COMBINED, NO_OFFLOAD, StageConfig, offloadable
 from minimax_h3.core.errors import ConfigError, H3Error
 from minimax_h3.serve.machine import Gpu, Machine, measure
 from minimax_h3.serve.residency import (
@@ -27,6 +27,8 @@ LOG_BYTES = 200_000_000  # the log of a long run
 USEFUL_ROWS = 8192  # advice of fewer rows than that helps nobody
 USUAL_SHM_GIB = 8  # room for returned frames too
 _ROW_STEP = 1024
+# 1344x768 with 124 frames is 37,966 rows. Weights take turns where this does not fit otherwise.
+USUAL_ROWS = 38 * _ROW_STEP
 _NAMES = {DEVICE: "GPU memory", HOST: "host memory", CROSSING: CROSSING}
 
 
@@ -70,6 +72,7 @@ class Preflight:
         free: bytes of each place.
         shortfalls: what is too small for it.
         lowered: what the largest request was lowered for, in words, if it was.
+        offload_why: why weights take turns, in words, if nobody asked for it.
     """
 
     settings: ServeSettings
@@ -77,6 +80,7 @@ class Preflight:
     free: Mapping[str, int]
     shortfalls: tuple[Shortfall, ...]
     lowered: str = ""
+    offload_why: str = ""
 
     def lines(self) -> list[str]:
         """What to tell an operator.
@@ -88,9 +92,11 @@ class Preflight:
         if short and self.settings.preflight == REFUSE:
             head = "does not fit this machine (--preflight warn starts all the same):"
             raise PreflightError("\n  ".join([head, *short]))
-        rows = self.plan.max_packed_rows
+        rows, turns = self.plan.max_packed_rows, self.settings.stage.offloaded()
+        told = f"weights take turns on the GPU (--offload {self.settings.stage.offload})"
         return [
             *self.plan.lines(self.free),
+            *([told + self.offload_why] if turns else []),
             f"largest request: {rows} rows (--max-packed-rows){self.lowered}",
             *(f"warning: {line}" for line in short),
         ]
@@ -114,7 +120,16 @@ def look_ahead(settings: ServeSettings, machine: Machine | None = None) -> Prefl
     }
     gpu = chosen_gpu(stage.device, machine)
     free = _free(machine, gpu)
-    lowered = ""
+    lowered = offload_why = ""
+    if stage.offload == "auto":
+        rows = stage.max_packed_rows
+        wanted = replace(
+            stage, max_packed_rows=min(rows, USUAL_ROWS) if settings.fits_rows else rows
+        )
+        stage = replace(stage, offload=_choose_offload(manifests, wanted, machine, gpu))
+        settings = replace(settings, stage=stage)
+        if stage.offloaded():
+            offload_why = _why_lower(plan_residency(manifests, wanted, on_gpu=True), free)
     if settings.fits_rows:
         rows = _largest_fit(manifests, stage, machine, gpu)
         if USEFUL_ROWS <= rows < stage.max_packed_rows:
@@ -123,7 +138,7 @@ def look_ahead(settings: ServeSettings, machine: Machine | None = None) -> Prefl
             settings = replace(settings, stage=stage)
     plan = plan_residency(manifests, stage, on_gpu=gpu is not None)
     short = shortfalls(plan, machine, gpu, manifests, stage)
-    return Preflight(settings, plan, free, short, lowered)
+    return Preflight(settings, plan, free, short, lowered, offload_why)
 
 
 def chosen_gpu(device: str, machine: Machine) -> Gpu | None:
@@ -165,6 +180,8 @@ def shortfalls(
         if needed > free:
             named = f"memory of the GPU {gpu.name}" if place == DEVICE and gpu else _NAMES[place]
             ways = [*fewer, *_ways(config, place, needed, on_gpu=gpu is not None)]
+            if place == DEVICE and config.offload == NO_OFFLOAD:
+                ways.append(_turns_need(manifests, config, machine))
             change = ", or ".join(ways) or "no setting makes this checkpoint fit"
             found.append(Shortfall(named, needed, free, _largest_parts(plan, place), change))
     disk = config.results_bytes + LOG_BYTES
@@ -177,6 +194,37 @@ def shortfalls(
 def _free(machine: Machine, gpu: Gpu | None) -> dict[str, int]:
     places = {HOST: machine.host, CROSSING: machine.shared_memory}
     return {DEVICE: gpu.free, **places} if gpu else places
+
+
+def _turns_need(
+    manifests: Mapping[str, CheckpointManifest], config: StageConfig, machine: Machine
+) -> str:
+    """What the largest request takes when all large weights take turns."""
+    names = ",".join(offloadable(config.task_type))
+    plan = plan_residency(manifests, replace(config, offload=names), on_gpu=True)
+    return (
+        f"--offload {names} needs {gigabytes(plan.need(DEVICE))} there and "
+        f"{gigabytes(plan.need(HOST))} of host memory ({gigabytes(machine.host)} free)"
+    )
+
+
+def _choose_offload(
+    manifests: Mapping[str, CheckpointManifest],
+    config: StageConfig,
+    machine: Machine,
+    gpu: Gpu | None,
+) -> str:
+    """The fewest models that must take turns; none where all fits at once, or on a CPU.
+
+    Where the largest request does not fit even so, the way that leaves most room for one counts.
+    """
+    if gpu is None:
+        return NO_OFFLOAD
+    names = offloadable(config.task_type)
+    heavy = [name for name in names if name != "video_decoder"]
+    ways = [NO_OFFLOAD, ",".join(heavy), ",".join(names)]
+    rows = [_largest_fit(manifests, replace(config, offload=way), machine, gpu) for way in ways]
+    return ways[rows.index(max(rows))]  # the first of equal ones
 
 
 def _why_lower(plan: ResidentPlan, free: Mapping[str, int]) -> str:

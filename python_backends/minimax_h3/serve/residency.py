@@ -58,6 +58,8 @@ class Part:
         working: bytes at its widest moment, on top of the weights.
         overhead: of the process itself.
         place: `device` or `host`.
+        takes_turns: its weights are there only while it works, see `stages.offload`.
+        kept: of the working memory, what stays there while another model has its turn.
     """
 
     model: str
@@ -65,16 +67,30 @@ class Part:
     weights: int = 0
     working: int = 0
     overhead: int = 0
+    takes_turns: bool = False
+    kept: int = 0
 
     @property
     def total(self) -> int:
         """All its bytes."""
         return self.weights + self.working + self.overhead
 
+    @property
+    def standing(self) -> int:
+        """Bytes that are there whatever works."""
+        return self.overhead + (self.kept if self.takes_turns else self.weights)
+
+    @property
+    def coming(self) -> int:
+        """Bytes on top of these once it works."""
+        return self.total - self.standing
+
 
 @dataclass(frozen=True, slots=True)
 class ResidentPlan:
     """All parts of one server; each stage may be at its widest at the same time as the others.
+
+    Of those that take turns only one works at a time.
 
     Attributes:
         parts: shares of memory.
@@ -90,12 +106,16 @@ class ResidentPlan:
         """Bytes needed in one place."""
         if place == CROSSING:
             return self.shared_memory
-        return sum(part.total for part in self.parts if part.place == place)
+        there = [part for part in self.parts if part.place == place]
+        turns = [part.coming for part in there if part.takes_turns]
+        fixed = sum(part.standing if part.takes_turns else part.total for part in there)
+        return fixed + max(turns, default=0)
 
     def peak_of(self, part: "Part") -> int:
-        """Bytes in the place of a part while only this part works."""
-        there = (other for other in self.parts if other.place == part.place)
-        return sum(other.weights + other.overhead for other in there) + part.working
+        """Bytes in the place of a part while only this part works; the last turn's weights stay."""
+        there = [other for other in self.parts if other.place == part.place]
+        turns = [other.weights for other in there if other.takes_turns and not part.takes_turns]
+        return sum(other.standing for other in there) + part.coming + max(turns, default=0)
 
     def as_json(self) -> dict[str, object]:
         """For the facts file."""
@@ -111,6 +131,7 @@ class ResidentPlan:
                     "weights_bytes": part.weights,
                     "working_bytes": part.working,
                     "overhead_bytes": part.overhead,
+                    "takes_turns": part.takes_turns,
                     **({"stage_peak_bytes": self.peak_of(part)} if part.working else {}),
                 }
                 for part in self.parts
@@ -129,7 +150,8 @@ class ResidentPlan:
         for part in self.parts:
             peak = gigabytes(self.peak_of(part)) if part.working else ""
             sizes = [gigabytes(size) for size in (part.weights, part.working, part.overhead)]
-            rows.append((part.model, part.place, *sizes, peak))
+            place = f"{part.place}, by turns" if part.takes_turns else part.place
+            rows.append((part.model, place, *sizes, peak))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         table = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -169,12 +191,14 @@ def plan_residency(
     if config.weights == "dummy" and adaln_place == HOST:
         adaln_place = ""  # drawn whenever a schedule needs them
 
+    turns = config.offloaded()
     parts = []
     for task, manifest in manifests.items():
         model = f"dit_{task}"
         dit = manifest.dit_config
         held = sizes.transformer + (sizes.adaln if adaln_place == place else 0)
-        parts.append(Part(model, place, held, dit_working(dit, config, item), overhead))
+        working, kept = dit_working(dit, config, item), dit_kept(dit, config, item)
+        parts.append(Part(model, place, held, working, overhead, model in turns, kept))
         if adaln_place == HOST != place:
             parts.append(Part(f"{model} AdaLN", HOST, sizes.adaln))
     text_rows = most_text_rows(config)
@@ -187,7 +211,10 @@ def plan_residency(
         "video_decoder": (sizes.video_decoder, decoder_working(first, config, item)),
         "audio_decoder": (sizes.audio_decoder, audio_working()),
     }
-    parts += [Part(model, place, *halves[model], overhead) for model in COMPUTING]
+    parts += [Part(model, place, *halves[model], overhead, model in turns) for model in COMPUTING]
+    if turns:
+        waiting = sum(part.weights for part in parts if part.takes_turns)
+        parts.append(Part("weights that wait", HOST, waiting))
     computing = len(manifests) + len(COMPUTING)
     light = len(models_of(config.task_type)) - computing
     if on_gpu:
@@ -206,14 +233,19 @@ def partitions_of(task_type: str) -> tuple[str, ...]:
 def dit_working(dit: DiTConfig, config: StageConfig, item: int) -> int:
     """Widest moment of a forward: stream, normed rows and branch beside q, k, v or the inner FFN.
 
-    Besides, AdaLN tables of the kept schedules and the state of all running sessions.
+    What is kept from one forward to the next comes on top.
     """
     rows = config.max_packed_rows
     branch = max(4 * dit.inner_dim, 3 * dit.ffn_dim)
     forward = rows * (item * (3 * dit.hidden_size + branch) + _PACK_ROW_BYTES)
+    return forward + dit_kept(dit, config, item)
+
+
+def dit_kept(dit: DiTConfig, config: StageConfig, item: int) -> int:
+    """AdaLN tables of the kept schedules and the state of all running sessions."""
     table = item * (dit.num_layers * dit.adaln_dim + 2 * dit.hidden_size) * _TIMES_OF_A_SCHEDULE
-    sessions = config.running_jobs * rows * _SESSION_ROW_BYTES
-    return forward + _SCHEDULES_KEPT * table + sessions
+    sessions = config.running_jobs * config.max_packed_rows * _SESSION_ROW_BYTES
+    return _SCHEDULES_KEPT * table + sessions
 
 
 def most_text_rows(config: StageConfig) -> int:

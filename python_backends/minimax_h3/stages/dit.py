@@ -30,7 +30,6 @@ from minimax_h3.core.errors import (
     NotAvailableError,
     UnknownSessionError,
 )
-from minimax_h3.core.metrics import NO_METER, Meter
 from minimax_h3.core.plan import Plan
 from minimax_h3.denoise.session import (
     Conditioning,
@@ -44,6 +43,7 @@ from minimax_h3.ops.row_ops import select_row_ops
 from minimax_h3.stages.base import BatchStage, StageContext, StageRequest, text_tensor
 from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
+from minimax_h3.stages.offload import DeviceWeights, device_weights
 from minimax_h3.stages.pace import Pace
 from minimax_h3.stages.torch_device import Placement, choose_placement
 from minimax_h3.stages.warm_up import warm_up
@@ -65,24 +65,23 @@ class DitStage:
 
     def __init__(
         self,
+        context: StageContext,
         runtime: DitRuntime,
         placement: Placement,
+        weights: DeviceWeights,
         sessions: SessionTable,
         is_known: Callable[[str], bool],
-        log: logging.Logger,
-        step_delay_s: float = 0.0,
-        meter: Meter = NO_METER,
-        hang_at_step: int = 0,
     ) -> None:
-        self._log = log
-        self._meter = meter
+        self._log = context.log
+        self._meter = context.meter
         self._runtime = runtime
         self._placement = placement
         self._sessions = sessions
         self._is_known = is_known
-        self._step_delay_s = step_delay_s
-        self._hang_at_step = hang_at_step
+        self._step_delay_s = context.config.test_step_delay_ms / 1000.0
+        self._hang_at_step = context.config.test_hang_at_step
         self._pace = Pace.on(placement.device)
+        self._weights = weights
 
     @classmethod
     def load(cls, context: StageContext) -> BatchStage:
@@ -107,16 +106,19 @@ class DitStage:
             config.adaln_weights == "auto" and device.type == "cuda"
         )
         context.log.info("AdaLN weights on the %s", "host" if on_host else "device")
-        model = load_transformer(manifest, device, placement.dtype, adaln_on_host=on_host)
-        runtime = DitRuntime(
-            model,
-            attention,
-            AdaLNTableCache(),
-            manifest.digest,
-            row_ops,
-            select_euler_step(row_ops),
-        )
-        warm_up(context, placement, lambda plan: _one_forward(runtime, plan))
+        weights = device_weights(context, placement)
+        with weights.loading():
+            model = load_transformer(manifest, device, placement.dtype, adaln_on_host=on_host)
+            weights.adopt(model)
+            runtime = DitRuntime(
+                model,
+                attention,
+                AdaLNTableCache(),
+                manifest.digest,
+                row_ops,
+                select_euler_step(row_ops),
+            )
+            warm_up(context, placement, lambda plan: _one_forward(runtime, plan))
         jobs = JobClient(context.call, context.log)
         sessions = SessionTable(config.session_lease_s)
         threading.Thread(
@@ -126,14 +128,12 @@ class DitStage:
             daemon=True,
         ).start()
         return cls(
+            context,
             runtime,
             placement,
+            weights,
             sessions,
             lambda session_id: _session_known(jobs, session_id, context.log),
-            context.log,
-            config.test_step_delay_ms / 1000.0,
-            context.meter,
-            config.test_hang_at_step,
         )
 
     def run_batch(self, requests: Sequence[StageRequest]) -> list[Answer | H3Error]:
@@ -176,10 +176,12 @@ class DitStage:
             torch.from_numpy(request.array(name)[0].copy()) for name in CONDITIONING
         )
         conditioning = Conditioning(embeds, tags, visual, sound)
-        self._sessions.start(
-            session_id,
-            lambda: DenoiseSession.prepare(self._runtime, plan, seed, conditioning),
-        )
+
+        def prepare() -> DenoiseSession:
+            with self._weights.on_device():
+                return DenoiseSession.prepare(self._runtime, plan, seed, conditioning)
+
+        self._sessions.start(session_id, prepare)
         return _state(ready=False)
 
     def _step(self, request: StageRequest, session_id: str) -> Answer:
@@ -187,9 +189,12 @@ class DitStage:
         step = int(request.array("STEP").reshape(-1)[0])
         if self._hang_at_step and step == self._hang_at_step:
             threading.Event().wait()
-        began = time.perf_counter()
-        if not self._sessions.step(session_id, step):
-            return _state(ready=False)
+        with self._weights.on_device():
+            began = time.perf_counter()
+            if not self._sessions.step(session_id, step):
+                return _state(ready=False)
+            self._pace.launched()
+            compute_s = time.perf_counter() - began + self._step_delay_s
         facts = (
             {
                 "attention": self._runtime.attention.name,
@@ -199,8 +204,6 @@ class DitStage:
             if not step
             else {}
         )
-        self._pace.launched()
-        compute_s = time.perf_counter() - began + self._step_delay_s
         self._meter.observe("h3_step_seconds", compute_s, model=self.name)
         self._meter.add("h3_forwards_total", model=self.name)
         return _state(ready=True, step=step, compute_s=compute_s, facts=facts)
@@ -226,7 +229,7 @@ class DitStage:
             **_state(
                 ready=True,
                 tail_s=time.perf_counter() - began,
-                facts={"peak_bytes": self._placement.peak_bytes()},
+                facts={"peak_bytes": self._placement.peak_bytes(), **self._weights.facts()},
             ),
             "VIDEO_LATENTS": video[None],
             "AUDIO_LATENTS": audio[None],

@@ -17,6 +17,7 @@ from minimax_h3.media.h264 import ThreadedVideoEncoder
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
+from minimax_h3.stages.offload import DeviceWeights, device_weights
 from minimax_h3.stages.torch_device import Placement, choose_placement
 from minimax_h3.stages.warm_up import warm_up
 from minimax_h3.vae.loading import load_video_vae
@@ -28,10 +29,17 @@ class VideoDecoderStage:
 
     name: ClassVar[str] = "video_decoder"
 
-    def __init__(self, decoder: VideoDecoder, placement: Placement, jobs: JobClient) -> None:
+    def __init__(
+        self,
+        decoder: VideoDecoder,
+        placement: Placement,
+        weights: DeviceWeights,
+        jobs: JobClient,
+    ) -> None:
         self._decoder = decoder
         self._placement = placement
         self._jobs = jobs
+        self._weights = weights
 
     @classmethod
     def load(cls, context: StageContext) -> "VideoDecoderStage":
@@ -44,12 +52,15 @@ class VideoDecoderStage:
             placement = replace(placement, dtype=torch.float16)
         tiles = context.config.tiles_per_batch(on_gpu=on_gpu)
         ops = context.config.decoder_blocks(on_gpu=on_gpu)
-        decoder = load_video_vae(manifest, placement.device, placement.dtype, tiles, ops)
         context.log.info(
             "video decoder: %s, %s blocks, %d tiles at a time", placement.dtype, ops, tiles
         )
-        stage = cls(decoder, placement, JobClient(context.call, context.log))
-        warm_up(context, placement, stage._decode_two_clips)
+        weights = device_weights(context, placement)
+        with weights.loading():
+            decoder = load_video_vae(manifest, placement.device, placement.dtype, tiles, ops)
+            weights.adopt(*decoder.modules)
+            stage = cls(decoder, placement, weights, JobClient(context.call, context.log))
+            warm_up(context, placement, stage._decode_two_clips)
         return stage
 
     def run(self, request: StageRequest) -> dict[str, NDArray[np.generic]]:
@@ -61,15 +72,17 @@ class VideoDecoderStage:
         plan = Plan.from_json(request.text("PLAN"))
         self._placement.watch_peak()
         began = time.perf_counter()
-        decoded = [
-            self._decode(plan, index, latents)
-            for index, latents in enumerate(request.array("VIDEO_LATENTS"))
-        ]
+        with self._weights.on_device():
+            decoded = [
+                self._decode(plan, index, latents)
+                for index, latents in enumerate(request.array("VIDEO_LATENTS"))
+            ]
         facts = {
             "seconds": round(time.perf_counter() - began, 6),
             "decode_s": round(sum(clip.decode_s for clip in decoded), 6),
             "last_clip_to_file_s": round(decoded[-1].finish_s, 6),
             **self._placement.facts(),
+            **self._weights.facts(),
         }
         frames = [np.concatenate(clip.frames) for clip in decoded if clip.frames]
         if len(frames) != len(decoded) * plan.return_frames:

@@ -63,6 +63,8 @@ class VideoDecoder:
         """
         self._post_quant_conv = module.post_quant_conv
         self._decoder = module.decoder
+        self.modules = (module.post_quant_conv, module.decoder)
+        """All that has weights."""
         self._channels = int(module.post_quant_conv.in_channels)
         self._step = int(module.decoder.patch_size)
         self._device = torch.device(device)

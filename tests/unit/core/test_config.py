@@ -74,6 +74,33 @@ def test_the_fewest_rows_are_those_of_the_smallest_request() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("offload", "task_type"),
+    [
+        ("text_encoder", "fl2va"),  # alone
+        ("text_encoder,text_encoder", "fl2va"),
+        ("text_encoder,muxer", "fl2va"),
+        ("text_encoder,dit_ref2va", "fl2va"),
+        ("dit_fl2va,dit_ref2va", "ref2va"),
+        ("", "fl2va"),
+        ("text_encoder,none", "fl2va"),
+    ],
+)
+def test_turns_need_two_models_of_this_server(offload: str, task_type: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        StageConfig(offload=offload, task_type=task_type)
+    assert str(refused.value) == (
+        f"offload: {offload!r} is not legal; legal: auto, none, or two or more of text_encoder, "
+        f"dit_{task_type}, video_decoder, with commas"
+    )
+
+
+def test_offloaded_models_are_named() -> None:
+    both = StageConfig(offload="dit_fl2va, dit_ref2va", task_type="combined")
+    assert both.offloaded() == {"dit_fl2va", "dit_ref2va"}
+    assert StageConfig().offloaded() == StageConfig(offload="none").offloaded() == frozenset()
+
+
 def test_relative_checkpoints_count_from_the_model_folder(tmp_path: Path) -> None:
     folder = tmp_path / "repository" / "text_encoder"
     folder.mkdir(parents=True)

@@ -130,6 +130,91 @@ def test_two_transformers_are_refused_with_the_numbers_and_accepted_where_they_f
     assert look_ahead(settings(release, "combined"), large).shortfalls == ()
 
 
+HEAVY = "text_encoder,dit_fl2va"
+
+
+def on_gpu_of(free: float, host: int) -> Machine:
+    return replace(MACHINE, gpus=(replace(H200, free=int(free * GB)),), host=host * GB)
+
+
+@pytest.mark.parametrize(
+    ("task_type", "free", "host", "offload"),
+    [
+        ("fl2va", 150.2, 128, "none"),  # one H200
+        ("fl2va", 121, 160, "none"),
+        ("fl2va", 110, 160, HEAVY),
+        ("fl2va", 79, 160, HEAVY),  # a GPU of 80 GB
+        ("fl2va", 64, 160, f"{HEAVY},video_decoder"),
+        ("ref2va", 79, 160, "text_encoder,dit_ref2va"),
+        ("combined", 150.2, 256, f"{HEAVY},dit_ref2va"),
+        ("combined", 280, 256, "none"),
+    ],
+)
+def test_the_fewest_weights_take_turns(
+    release: Path, task_type: str, free: float, host: int, offload: str
+) -> None:
+    found = look_ahead(settings(release, task_type), on_gpu_of(free, host))
+    assert found.shortfalls == ()
+    stage = found.settings.stage
+    assert stage.offload == offload
+    assert stage.max_packed_rows >= 37_966  # 124 frames of 1344x768
+    told = [line for line in found.lines() if "take turns" in line]
+    assert len(told) == (offload != "none")
+    for line in told:
+        start = f"weights take turns on the GPU (--offload {offload}), because 38912 would need "
+        assert line.startswith(start)
+        assert line.endswith(f"GB of GPU memory, {free:.2f} GB are free")
+
+
+def test_turns_hold_the_weights_of_one_and_the_host_those_of_all(manifest) -> None:
+    config = StageConfig(max_packed_rows=37_966, running_jobs=1)
+    turns = replace(config, offload=f"{HEAVY},video_decoder")
+    at_once, by_turns = (
+        plan_residency({"fl2va": manifest}, each, on_gpu=True) for each in (config, turns)
+    )
+    sizes = footprint(manifest, 2, 2)
+    away = sizes.transformer + sizes.video_decoder  # while the largest, the text encoder, works
+    parts = {part.model: part for part in at_once.parts}
+    idle = sum(parts[name].working for name in ("dit_fl2va", "video_decoder"))
+    kept = 2 * 0.94 * GB + 37_966 * 2048  # tables and a session outlive the turn
+    saved = at_once.need(DEVICE) - by_turns.need(DEVICE)
+    assert saved == pytest.approx(away + idle - kept, rel=0.01)
+    waiting = sizes.transformer + sizes.text_encoder + sizes.video_decoder
+    assert by_turns.need(HOST) - at_once.need(HOST) == waiting
+    text = next(part for part in by_turns.parts if part.model == "text_encoder")
+    decoder = next(part for part in by_turns.parts if part.model == "audio_decoder")
+    assert by_turns.peak_of(text) <= by_turns.need(DEVICE)
+    # Whoever worked last is still there while a model without turns works.
+    assert by_turns.peak_of(decoder) > sizes.text_encoder
+    line = by_turns.lines({DEVICE: 80 * GB})[1]
+    assert line.split()[:4] == ["dit_fl2va", "device,", "by", "turns"]
+
+
+def test_a_refusal_says_what_turns_would_take(release: Path) -> None:
+    stage = {"max_packed_rows": 37_966, "fits_rows": False}
+    found = look_ahead(settings(release, **stage), on_gpu_of(79, 64))
+    assert found.settings.stage.offload == "none"  # the host has no room for what waits
+    [shortfall] = found.shortfalls
+    needed = replace(found.settings.stage, offload=f"{HEAVY},video_decoder")
+    plan = plan_residency({"fl2va": identify(release, "fl2va")}, needed, on_gpu=True)
+    assert (
+        f"--offload {HEAVY},video_decoder needs {plan.need(DEVICE) / GB:.2f} GB there and "
+        f"{plan.need(HOST) / GB:.2f} GB of host memory (64.00 GB free)"
+    ) in shortfall.change
+    asked = look_ahead(settings(release, offload="none", **stage), on_gpu_of(79, 160))
+    assert "--offload" in asked.shortfalls[0].change
+    turns = look_ahead(settings(release, offload=HEAVY, **stage), on_gpu_of(150, 64))
+    assert turns.shortfalls[0].resource == "host memory"
+    assert "weights that wait 91.77 GB" in str(turns.shortfalls[0])
+
+
+def test_nothing_takes_turns_on_a_cpu_unless_asked_to(tiny_checkpoint: Path) -> None:
+    machine = Machine((), host=30 * GB, shared_memory=8 * GB, disk=10 * GB)
+    assert look_ahead(settings(tiny_checkpoint), machine).settings.stage.offload == "none"
+    asked = look_ahead(settings(tiny_checkpoint, offload=HEAVY), machine)
+    assert asked.settings.stage.offload == HEAVY
+
+
 @pytest.mark.parametrize(
     ("machine", "resource", "change"),
     [
