@@ -93,7 +93,7 @@ class Preflight:
             head = "does not fit this machine (--preflight warn starts all the same):"
             raise PreflightError("\n  ".join([head, *short]))
         rows, turns = self.plan.max_packed_rows, self.settings.stage.offloaded()
-        told = f"weights take turns on the GPU (--offload {self.settings.stage.offload})"
+        told = f"weights take turns (--offload {self.settings.stage.offload})"
         return [
             *self.plan.lines(self.free),
             *([told + self.offload_why] if turns else []),

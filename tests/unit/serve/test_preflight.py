@@ -161,7 +161,7 @@ def test_the_fewest_weights_take_turns(
     told = [line for line in found.lines() if "take turns" in line]
     assert len(told) == (offload != "none")
     for line in told:
-        start = f"weights take turns on the GPU (--offload {offload}), because 38912 would need "
+        start = f"weights take turns (--offload {offload}), because 38912 would need "
         assert line.startswith(start)
         assert line.endswith(f"GB of GPU memory, {free:.2f} GB are free")
 
