@@ -24,6 +24,7 @@ _SERVER_FEATURES: dict[str, Callable[[StageConfig], bool]] = {
     "task_type=fl2va": lambda config: config.task_type == "fl2va",
     "task_type=ref2va": lambda config: config.task_type == "ref2va",
     "task_type=combined": lambda config: config.task_type == "combined",
+    "offload": lambda config: bool(config.offloaded()),
 }
 _REQUEST_FEATURES: dict[str, Callable[[GenerationRequest], bool]] = {
     "num_outputs>1": lambda request: request.num_outputs > 1,
@@ -60,6 +61,10 @@ RULES = (
     Rule("task=fl2va", "audio_mode=lock_source", WORKS, "test_a_driving_audio_may_join_any_task"),
     Rule("task=ref2va", "audio_mode=lock_source", WORKS, "test_a_driving_audio_may_join_any_task"),
     Rule("device=cuda", "task_type=combined", UNTESTED, "no test holds both DiTs on one GPU"),
+    Rule(
+        "offload", "device=cpu", WORKS, "test_one_job_moves_the_weights_of_each_model_once"
+    ),
+    Rule("offload", "device=cuda", UNTESTED, "tests/gpu/test_cuda_offload.py has not run yet"),
     Rule("device=cpu", "dtype=bf16", WORKS, "test_bf16_on_cpu_stays_close_to_fp32"),
     Rule("device=cuda", "dtype=fp32", UNTESTED, "no test runs the released sizes in FP32"),
     Rule("num_outputs>1", "return_frames", WORKS, "test_outputs_use_consecutive_seeds"),
