@@ -24,22 +24,6 @@ _WATCH_S = 0.02  # how soon an idle model notices that another wants the turn
 _FREED_WAIT_S = 5.0  # the driver frees the memory of a process a moment after its locks
 
 
-class Turn(Protocol):
-    """See `GpuTurn`."""
-
-    def take(self) -> None:
-        """Wait for the turn."""
-        ...
-
-    def give(self) -> None:
-        """Let the next process have it."""
-        ...
-
-    def is_wanted(self) -> bool:
-        """Whether another process waits."""
-        ...
-
-
 class DeviceWeights(Protocol):
     """How a stage makes sure that its weights are where it computes."""
 
@@ -92,7 +76,7 @@ class OffloadedWeights:
         log: told of every move.
     """
 
-    def __init__(self, turn: Turn, device: torch.device, log: logging.Logger) -> None:
+    def __init__(self, turn: GpuTurn, device: torch.device, log: logging.Logger) -> None:
         self._turn = turn
         self._device = device
         self._log = log
@@ -140,11 +124,8 @@ class OffloadedWeights:
 
     def facts(self) -> dict[str, object]:
         """Moves to the device so far; of the newest, seconds of the wait and of the move."""
-        with self._change:
-            seconds = {"waited_s": self._waited_s, "brought_s": self._brought_s}
-            return {
-                "offload": {"moves": self._moves, **{k: round(v, 3) for k, v in seconds.items()}}
-            }
+        seconds = {"waited_s": self._waited_s, "brought_s": self._brought_s}
+        return {"offload": {"moves": self._moves, **{k: round(v, 3) for k, v in seconds.items()}}}
 
     @property
     def _bytes(self) -> int:
