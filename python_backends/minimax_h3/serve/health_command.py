@@ -9,6 +9,7 @@ from minimax_h3.serve.supervisor import JOBS, UNFINISHED
 
 SUMMARY = "ask every model of a running server whether it answers"
 DEFAULT_TIMEOUT_S = 5.0
+FILES = "preprocess"  # the model that reads files first
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +36,22 @@ def run(options: argparse.Namespace) -> int:
         print(f"{JOBS}: {error}")
         return 1
     print(f"{JOBS}: answers")
+    if media_root := _media_root(api, models, options.timeout):
+        print(f"requests may name files below {media_root}")
     silent = False
     for model in sorted(models - {JOBS}):
         answers = model in busy or api.probe(model, options.timeout)
         print(f"{model}: {'at work' if model in busy else 'answers' if answers else 'SILENT'}")
         silent = silent or not answers
     return int(silent)
+
+
+def _media_root(api: ServerApi, models: frozenset[str], timeout_s: float) -> str:
+    """The folder that requests may name files of; empty where there is none, or nobody says so."""
+    try:
+        return api.parameter(FILES, "media_root", timeout_s) if FILES in models else ""
+    except ServerApiError:  # Triton tells nothing of a model that it is loading
+        return ""
 
 
 def _busy(api: ServerApi, timeout_s: float) -> frozenset[str]:

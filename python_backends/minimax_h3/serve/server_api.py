@@ -50,6 +50,19 @@ class ServerApi:
         listed = json.loads(self._ask("/v2/repository/index", {}, timeout_s))
         return frozenset(entry["name"] for entry in listed) & MODELS.keys()
 
+    def parameter(self, model: str, name: str, timeout_s: float = TIMEOUT_S) -> str:
+        """A parameter that a model was loaded with; empty where it has none of that name.
+
+        Raises:
+            ServerApiError: refused, or no answer in time.
+        """
+        path = f"/v2/models/{model}/config"
+        code, answer = self._exchange("GET", path, None, timeout_s)
+        if code != http.HTTPStatus.OK:
+            raise ServerApiError(f"{path}: {code}: {answer[:300]}")
+        parameters = json.loads(answer).get("parameters", {})
+        return str(parameters.get(name, {}).get("string_value", ""))
+
     def jobs(
         self, operation: Mapping[str, object], timeout_s: float = TIMEOUT_S
     ) -> dict[str, object]:

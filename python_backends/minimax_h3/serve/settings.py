@@ -14,6 +14,7 @@ from minimax_h3.core.config import DAY_S, StageConfig, check_range
 from minimax_h3.core.contracts import MODELS
 from minimax_h3.core.errors import CheckpointError, ConfigError
 from minimax_h3.serve.gpus import check_device
+from minimax_h3.serve.media_root import check_media_root
 from minimax_h3.weights.manifest import identify
 
 LOG_LEVELS = ("error", "warning", "info", "verbose")
@@ -130,7 +131,7 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
         starts: the server is started now, so its ports must be free and its device be here.
 
     Returns:
-        The settings with an absolute checkpoint path and definite ports.
+        The settings with definite ports, and with absolute paths of checkpoint and media root.
 
     Raises:
         ConfigError: a port is taken, the model repository is incomplete, or features exclude
@@ -148,9 +149,7 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
             f"run-dir: {run_dir!r} is not legal; legal: a path without white space, because "
             "tritonserver starts its models through a shell"
         )
-    media_root = settings.stage.media_root
-    if media_root and not Path(media_root).is_dir():
-        raise ConfigError(f"media-root: {media_root} is not a folder; legal: an existing folder")
+    media_root = check_media_root(settings.stage.media_root, _own_folders(settings))
     if starts:
         check_device(settings.stage.device)
     check_start(settings.stage, logging.getLogger(__name__))
@@ -161,11 +160,26 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
     ports = _definite_ports(settings, starts=starts)
     return replace(
         settings,
-        stage=replace(settings.stage, checkpoint_dir=str(settings.checkpoint)),
+        stage=replace(
+            settings.stage, checkpoint_dir=str(settings.checkpoint), media_root=media_root
+        ),
         http_port=ports["http_port"],
         grpc_port=ports["grpc_port"],
         metrics_port=ports["metrics_port"],
     )
+
+
+def _own_folders(settings: ServeSettings) -> dict[str, Path]:
+    """What the server itself reads and writes."""
+    folders = {
+        "run folder": settings.run_dir,
+        "checkpoint": settings.checkpoint,
+        "model repository": settings.model_repository,
+    }
+    if settings.stage.results_dir:
+        any_model = settings.model_repository / next(iter(MODELS))
+        folders["folder of kept results"] = any_model / settings.stage.results_dir
+    return folders
 
 
 def _definite_ports(settings: ServeSettings, *, starts: bool) -> dict[str, int]:

@@ -9,8 +9,9 @@ import os
 import stat
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
-from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
+from minimax_h3.core.errors import ConfigError, InvalidRequestError, NotAvailableError
 from minimax_h3.core.limits import LIMITS
 from minimax_h3.core.refusals import MAX_SHOWN_CHARS, refuse, shown
 
@@ -27,9 +28,19 @@ class MediaFiles:
 
     Attributes:
         root: absolute folder, or empty: then such elements are refused.
+
+    Raises:
+        ConfigError: the folder is not there.
     """
 
     root: str
+
+    def __post_init__(self) -> None:
+        """Refuse a folder that is not there before any request names a file of it."""
+        if self.root and not Path(self.root).is_dir():
+            raise ConfigError(
+                f"media_root: {self.root!r} is not legal; legal: an existing folder, or empty"
+            )
 
     def read(self, element: bytes, subject: str) -> bytes:
         """The encoded bytes of an element.

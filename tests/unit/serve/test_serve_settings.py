@@ -65,13 +65,6 @@ def test_values_outside_their_range(settings_with: Settings, changes: dict, mess
         settings_with(**changes)
 
 
-def test_a_media_root_that_is_no_folder_is_refused(settings_with: Settings, tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    settings = settings_with(stage=replace(settings_with().stage, media_root=str(missing)))
-    with pytest.raises(ConfigError, match=f"media-root: {missing} is not a folder"):
-        check_settings(settings)
-
-
 def test_a_repository_without_a_model_is_refused(settings_with: Settings) -> None:
     settings = settings_with()
     shim = settings.model_repository / "muxer" / "1" / "model.py"
