@@ -1,4 +1,4 @@
-"""Which folder requests may name files of: none that holds what the server itself reads or writes."""
+"""Which folder requests may name files of: none with files that the server reads or writes."""
 
 import os
 from collections.abc import Mapping

@@ -13,7 +13,8 @@ from minimax_h3.core.compatibility import check_start
 from minimax_h3.core.config import DAY_S, StageConfig, check_range
 from minimax_h3.core.contracts import MODELS
 from minimax_h3.core.errors import CheckpointError, ConfigError
-from minimax_h3.serve.gpus import check_device
+from minimax_h3.serve.choices import check_choices
+from minimax_h3.serve.gpus import check_device, processor_of
 from minimax_h3.serve.media_root import check_media_root
 from minimax_h3.weights.manifest import identify
 
@@ -137,7 +138,7 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
         ConfigError: a port is taken, the model repository is incomplete, or features exclude
             each other.
         CheckpointError: the checkpoint is absent or not whole.
-        BackendUnavailableError: a device that was asked for by name is not here.
+        BackendUnavailableError: a device or backend that was asked for by name cannot be used.
     """
     for name in MODELS:
         shim = settings.model_repository / name / "1" / "model.py"
@@ -154,9 +155,11 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
         check_device(settings.stage.device)
     check_start(settings.stage, logging.getLogger(__name__))
     try:
-        identify(settings.checkpoint, settings.stage.task_type)
+        manifest = identify(settings.checkpoint, settings.stage.task_type)
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint: {error}") from error
+    if starts:
+        check_choices(settings.stage, manifest, processor_of(settings.stage.device))
     ports = _definite_ports(settings, starts=starts)
     return replace(
         settings,

@@ -67,7 +67,7 @@ def test_a_folder_that_is_not_for_media_is_refused(
 def test_a_run_folder_that_is_still_to_be_made_counts(settings_with: Settings, tmp_path) -> None:
     stage = StageConfig(media_root=str(tmp_path / "media"))
     (tmp_path / "media").mkdir()
-    with pytest.raises(ConfigError, match="media holds the run folder .*/media/run"):
+    with pytest.raises(ConfigError, match=r"media holds the run folder .*/media/run"):
         check_settings(settings_with(stage=stage, run_dir=tmp_path / "media" / "run"))
 
 
