@@ -23,7 +23,8 @@ here are reported in METADATA.
 ## Fields
 
 A field with a tensor of its own is sent as that tensor, shape `[1]`, a list as `[n]`; the rest go
-into the BYTES tensor `OPTIONS`, one JSON object. Only `prompt` is required. Text is UTF-8. Whole
+into the BYTES tensor `OPTIONS`, one JSON object. Only `prompt` is required. Text is UTF-8
+without control characters, names and ids too; only a prompt may have tabs and line breaks. Whole
 numbers are INT64, so that a number in an HTTP body arrives as it was written, or is refused.
 
 {fields}

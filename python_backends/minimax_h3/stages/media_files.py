@@ -14,6 +14,7 @@ from pathlib import Path
 from minimax_h3.core.errors import ConfigError, InvalidRequestError, NotAvailableError
 from minimax_h3.core.limits import LIMITS
 from minimax_h3.core.refusals import MAX_SHOWN_CHARS, refuse, shown
+from minimax_h3.core.texts import is_plain
 
 FILE_PREFIX = b"file:"  # no media format begins with it
 _LARGEST = int(max(LIMITS[f"{kind}_bytes"].high for kind in ("picture", "video", "sound")))
@@ -79,8 +80,9 @@ def _checked_name(raw: bytes, subject: str) -> str:
             f"{subject}: file: name with byte {raw[error.start]:#04x} at {error.start} is not "
             "legal; legal: UTF-8"
         ) from error
-    if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
-        raise refuse(subject, f"file:{name}", "a relative path without empty, . or .. parts")
+    if not is_plain(name) or any(part in ("", ".", "..") for part in name.split("/")):
+        legal = "a relative path without empty, . or .. parts and control characters"
+        raise refuse(subject, f"file:{name}", legal)
     return name
 
 

@@ -47,7 +47,7 @@ def test_without_a_root_no_name_is_opened(root: Path) -> None:
     [
         *("../secret", "inner/../../secret", "inner/../a.png", "/etc/passwd", "./a.png", "."),
         *("", "inner", "inner/", "absent.png", "link", "inside", "up/secret", "pipe", "a.png/x"),
-        *("a\0.png", "x" * 5000, "//a.png", "/dev/zero", "inner//b.wav"),
+        *("a\0.png", "a\n.png", "x" * 5000, "//a.png", "/dev/zero", "inner//b.wav"),
     ],
 )
 def test_nothing_else_is_opened(root: Path, name: str) -> None:
