@@ -3,7 +3,7 @@
 import argparse
 
 from minimax_h3.serve.progress_watch import JobView, busy_models
-from minimax_h3.serve.server_api import ServerApi, ServerApiError
+from minimax_h3.serve.server_api import AddressError, ServerApi, ServerApiError
 from minimax_h3.serve.settings import ServeSettings
 from minimax_h3.serve.supervisor import JOBS, UNFINISHED
 
@@ -31,7 +31,11 @@ def run(options: argparse.Namespace) -> int:
     """Print a line a model; 1 when one does not answer. A model at work is not disturbed."""
     api = ServerApi(options.url.removeprefix("http://").rstrip("/"))
     try:
+        api.check_address(options.timeout)
         busy, models = _busy(api, options.timeout), api.models(options.timeout)
+    except AddressError as error:
+        print(error)
+        return 1
     except ServerApiError as error:
         print(f"{JOBS}: {error}")
         return 1

@@ -136,6 +136,7 @@ def test_health_tells_the_media_root(api, capsys, config: dict | None, told: boo
     Handler.answers["/v2/models/jobs/infer"] = jobs_answer({"jobs": []})
     index = json.dumps([{"name": "jobs"}, {"name": "preprocess"}])
     Handler.answers["/v2/repository/index"] = (200, index)
+    Handler.answers["/v2/health/live"] = (200, "")
     Handler.answers["/v2/models/preprocess/infer"] = (200, "{}")
     if config is not None:
         Handler.answers["/v2/models/preprocess/config"] = (200, json.dumps(config))
