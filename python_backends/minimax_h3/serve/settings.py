@@ -135,8 +135,8 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
         The settings with definite ports, and with absolute paths of checkpoint and media root.
 
     Raises:
-        ConfigError: a port is taken, the model repository is incomplete, or features exclude
-            each other.
+        ConfigError: a port is taken, the host is another machine's, the model repository is
+            incomplete, the media root is not for media, or features exclude each other.
         CheckpointError: the checkpoint is absent or not whole.
         BackendUnavailableError: a device or backend that was asked for by name cannot be used.
     """
@@ -185,9 +185,23 @@ def _own_folders(settings: ServeSettings) -> dict[str, Path]:
     return folders
 
 
+def _check_host(host: str) -> None:
+    """Refuse an address that is none of this machine's, before a port is blamed for it."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+    except OSError as error:
+        raise ConfigError(
+            f"host: {host!r} cannot be used: {error.strerror}; legal: an IPv4 address of this "
+            "machine, a name of one, or 0.0.0.0 for all"
+        ) from error
+
+
 def _definite_ports(settings: ServeSettings, *, starts: bool) -> dict[str, int]:
     """The three ports; a free one is picked by binding it, and one that is named is tried so."""
     ports: dict[str, int] = {}
+    if starts:
+        _check_host(settings.host)
     with ExitStack() as held:  # held together, so that the same free port is not picked twice
         for name in PORT_NAMES:
             wanted = getattr(settings, name)

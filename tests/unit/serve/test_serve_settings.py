@@ -37,6 +37,19 @@ def test_a_taken_port_is_named(settings_with: Settings, name: str) -> None:
             check_settings(settings_with(**{name: port}))
 
 
+@pytest.mark.parametrize("host", ["nosuch.invalid", "192.0.2.1", "::1", "127.0.0.1.5"])
+def test_a_host_that_is_not_here_is_named(settings_with: Settings, host: str) -> None:
+    legal = "; legal: an IPv4 address of this machine, a name of one, or 0.0.0.0 for all"
+    with pytest.raises(ConfigError, match=rf"^host: '{host}' cannot be used: .+{legal}$"):
+        check_settings(settings_with(host=host))
+    assert (
+        check_settings(
+            settings_with(host=host, http_port=1, grpc_port=2, metrics_port=3), starts=False
+        ).host
+        == host
+    )
+
+
 @pytest.mark.parametrize(
     ("first", "second"), [("http", "grpc"), ("http", "metrics"), ("grpc", "metrics")]
 )
