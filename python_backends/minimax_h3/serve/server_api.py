@@ -23,6 +23,8 @@ class ServerApiError(H3Error):
 class AddressError(ServerApiError):
     """No Triton server answers HTTP at the address; the message begins with it."""
 
+    kind = "server_address"
+
 
 class ServerApi:
     """Questions and orders to one server; each opens a connection of its own.
