@@ -46,7 +46,7 @@ eval: setup ## judge a checkpoint on 100 fixed prompts; CHECKPOINT=dir POINTS=20
 
 accept: checkpoint ## all tasks with real files; ADDRESS=host:port PROFILE=released SET="seed=7" SERVE="--device cpu"
 	@exec $(PY) -m h3_client.accept --checkpoint $(or $(CHECKPOINT),$(TINY)) --profile "$(PROFILE)" \
-	  $(if $(ADDRESS),--url "$(ADDRESS)") --set '$(SET)' --serve '$(SERVE)' --output "$(ACCEPT)" \
+	  $(if $(CHECKPOINT),,--random-weights) $(if $(ADDRESS),--url "$(ADDRESS)") --set '$(SET)' --serve '$(SERVE)' --output "$(ACCEPT)" \
 	  $(if $(MIN_PSNR),--min-keyframe-psnr "$(MIN_PSNR)")
 
 test: setup ## all tests that this machine can run, with the reasons of skips counted

@@ -16,7 +16,7 @@ from build_engines.released_configs import released
 from build_engines.tiny_checkpoint import PARTITIONS, write_tiny, write_tiny_pair
 from build_engines.tiny_configs import SMALL_CANVAS
 from build_engines.verify import verify
-from minimax_h3.attention.native import NATIVE_FOLDER
+from minimax_h3.attention.libraries import NATIVE_FOLDER
 from minimax_h3.core.errors import ConfigError, H3Error
 from minimax_h3.dit.dummy import RELEASED
 

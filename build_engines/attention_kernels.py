@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from minimax_h3.attention.native import NATIVE_FOLDER
+from minimax_h3.attention.libraries import NATIVE_FOLDER
 from minimax_h3.core.errors import BackendUnavailableError
 
 FLASHINFER_VERSION = "0.7.4"

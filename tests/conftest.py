@@ -82,17 +82,25 @@ def tiny_diffusers_checkpoint(request: pytest.FixtureRequest) -> Path:
     return _tiny(request, "diffusers")
 
 
-def _tiny(request: pytest.FixtureRequest, layout: str) -> Path:
-    """The checkpoint of a layout, made by the first of all test processes that asks for it."""
+@pytest.fixture(scope="session")
+def small_canvas_checkpoint(request: pytest.FixtureRequest) -> Path:
+    """The same weights, stating a small canvas: a CPU encodes references of it in seconds."""
+    return _tiny(request, "official", "small")
+
+
+def _tiny(request: pytest.FixtureRequest, layout: str, canvas: str = "released") -> Path:
+    """A checkpoint, made by the first of all test processes that asks for it."""
     shared: Path = request.getfixturevalue("tmp_path_factory").getbasetemp()
     if hasattr(request.config, "workerinput"):  # a process of pytest-xdist
         shared = shared.parent  # each of them has a folder of its own below the run's
-    folder = shared / f"tiny-{layout}"
-    with (shared / f"tiny-{layout}.lock").open("w") as lock:
+    name = f"tiny-{layout}-{canvas}"
+    folder = shared / name
+    with (shared / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             made = folder.with_suffix(".part")
-            command = [sys.executable, "-m", "build_engines", "tiny", str(made), "--layout", layout]
+            options = ("--layout", layout, "--canvas", canvas)
+            command = [sys.executable, "-m", "build_engines", "tiny", str(made), *options]
             subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
             made.rename(folder)
     return folder

@@ -29,6 +29,10 @@ from minimax_h3.core.errors import H3Error
 from minimax_h3.core.request import GenerationRequest
 
 PASSED = "passed"
+NOISE = (
+    "its weights are drawn at random, so expect noise to see and to hear, whatever a prompt says; "
+    "the files are judged, not what they show"
+)
 # Fields of every request: what the tiny checkpoint makes in seconds, and the product's defaults.
 PROFILES = MappingProxyType(
     {
@@ -104,6 +108,9 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run all cases; returns the exit status, 1 when any of them failed."""
     parser = argparse.ArgumentParser(prog="python -m h3_client.accept", description=__doc__)
     parser.add_argument("--checkpoint", type=Path, required=True, help="for a server of its own")
+    parser.add_argument(
+        "--random-weights", action="store_true", help="say that the clips will show noise"
+    )
     parser.add_argument("--url", help="a running server instead, gRPC host:port")
     parser.add_argument("--profile", choices=PROFILES, default="tiny", help="[%(default)s]")
     parser.add_argument("--set", default="", metavar="WORDS", help="fields: KEY=JSON KEY=JSON ...")
@@ -124,6 +131,7 @@ def main(words: Sequence[str] | None = None) -> int:
             with connect(argparse.Namespace(url=args.url, http=False)) as client:
                 client.ping()
         args.output.mkdir(parents=True, exist_ok=True)
+        print(_subject(args), flush=True)
         wanted = cases(args.output)
         with _server(args) as address:
             outcomes = [_outcome(case, options, address, args) for case in wanted]
@@ -140,6 +148,14 @@ def main(words: Sequence[str] | None = None) -> int:
     if failed:
         print(f"accept: failed: {', '.join(failed)}", file=sys.stderr)
     return cli.FAILED if failed else 0
+
+
+def _subject(args: argparse.Namespace) -> str:
+    """What is tried, and what to expect of it."""
+    if args.url:
+        return f"accept: the server at {args.url}, with the checkpoint that it serves"
+    subject = f"accept: checkpoint {args.checkpoint.resolve()}"
+    return f"{subject}; {NOISE}" if args.random_weights else subject
 
 
 def _options(args: argparse.Namespace) -> list[str]:

@@ -1,8 +1,8 @@
 """`H3Client`: generate clips on a Triton server that holds the `minimax_h3` ensemble.
 
 with H3Client("127.0.0.1:8001") as client:
-    result = client.generate("a fox in the snow", width=64, height=64, seed=7)
-    Path("fox.mp4").write_bytes(result.mp4[0])
+    result = client.generate("a red circle on a blue ground", width=128, height=128, seed=7)
+    Path("circle.mp4").write_bytes(result.mp4[0])
 """
 
 import json

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from h3_client.errors import INVALID_ARGUMENT, H3ClientError
 from h3_client.media import FILE_FIELDS, encoded_files
-from minimax_h3.core.fields import FIELDS
+from minimax_h3.core.errors import InvalidRequestError
+from minimax_h3.core.fields import FIELDS, checked_text
 from minimax_h3.core.refusals import reason, refuse, shown, shown_name
 
 BYTES, BOOL, INT64, FP32 = "BYTES", "BOOL", "INT64", "FP32"
@@ -70,20 +71,32 @@ def text_input(name: str, text: str) -> InputTensor:
 def encode_request(fields: Mapping[str, object]) -> list[InputTensor]:
     """Turn request fields into the ensemble's input tensors.
 
-    Only what a tensor cannot carry is refused here; every rule of meaning is the server's.
+    Only what a tensor cannot carry and texts with control characters are refused here; every rule
+    of meaning is the server's.
 
     Args:
         fields: values by field name. A field that is None is left out. A field without a tensor
             of its own goes into the OPTIONS tensor, one JSON object.
 
     Raises:
-        H3ClientError: a value does not fit its tensor, or is not JSON; names the field.
+        H3ClientError: a value does not fit its tensor, is not JSON, or is a text with control
+            characters; names the field.
     """
     given = {name: value for name, value in fields.items() if value is not None}
+    for name, value in given.items():
+        if isinstance(value, str) and name in FIELDS and FIELDS[name].kind is str:
+            _check_text(name, value)
     tensors = [_tensor(name, given.pop(name)) for name in TENSOR_FIELDS if name in given]
     if given:
         tensors.append(text_input(OPTIONS, _options_json(given)))
     return tensors
+
+
+def _check_text(name: str, text: str) -> None:
+    try:
+        checked_text(name, text)
+    except InvalidRequestError as error:
+        raise H3ClientError(INVALID_ARGUMENT, str(error)) from error
 
 
 def _options_json(options: Mapping[str, object]) -> str:

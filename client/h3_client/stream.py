@@ -1,6 +1,6 @@
 """Requests whose progress comes with them: `minimax_h3_stream` over gRPC.
 
-with ClipStream("127.0.0.1:8001", "a fox", {"width": 64, "height": 64}) as stream:
+with ClipStream("127.0.0.1:8001", "a red circle", {"width": 128, "height": 128}) as stream:
     for event in stream:
         print(event["event"], event.get("step"))
     clips = stream.result.mp4

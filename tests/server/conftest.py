@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes.small_references import write_repository
 from running_server import READY_TIMEOUT_S, RunningServer, limit, running
 from supervised import HANGING_STEP, Supervised, supervised
 
@@ -74,15 +73,12 @@ def media_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def combined_settings(
     serve_settings: Callable[..., ServeSettings],
-    tiny_checkpoint: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    small_canvas_checkpoint: Path,
     media_root: Path,
 ) -> Callable[[str], ServeSettings]:
     """Settings of a server of some task type; references are prepared small."""
-    repository = write_repository(tmp_path_factory.mktemp("small"))
     return lambda task_type: serve_settings(
-        tiny_checkpoint,
-        repository,
+        small_canvas_checkpoint,
         task_type=task_type,
         media_root=str(media_root),
         running_jobs=3,

@@ -147,20 +147,15 @@ def test_a_picture_that_breaks_in_the_middle_leaves_no_job_behind(server: Runnin
         assert client.ping()["active"] == 0
 
 
-def test_the_documented_example_runs(server: RunningServer) -> None:
+def test_the_documented_example_runs(
+    server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", page(), re.DOTALL)
-    definitions, calls = example.split("cat, rocket, street = ")
-    assert {"KEYFRAMES", "REFERENCES"} <= set(re.findall(r'"([A-Z]+)"', calls))
-    names: dict[str, object] = {}
-    exec(definitions.replace("127.0.0.1:8001", server.grpc_url), names)
-    tensor, made = names["tensor"], names["generate"]
-    names["SIZE"] = {"WIDTH": 64, "HEIGHT": 64}
-    few = tensor("NUM_INFERENCE_STEPS", "INT64", np.int64, 3)
-    cat, rocket = CAT.read_bytes(), ROCKET.read_bytes()
-    files = [
-        [],
-        [tensor("KEYFRAMES", "BYTES", object, cat, rocket)],
-        [tensor("REFERENCES", "BYTES", object, cat, rocket)],
-    ]
-    for given in files:
-        assert check_mp4(made("a fox", *given, few)).passed
+    here = example.replace("127.0.0.1:8001", server.grpc_url)
+    here = here.replace('"NUM_INFERENCE_STEPS": 20', '"NUM_INFERENCE_STEPS": 3')
+    monkeypatch.chdir(tmp_path)
+    Path("first.png").write_bytes(CAT.read_bytes())
+    names: dict[str, bytes] = {}
+    exec(compile(here, "requests.md", "exec"), names)
+    for task in ("t2va", "fl2va", "ref2va"):
+        assert check_mp4(names[task], Expectation(width=128, height=128, num_frames=124)).passed

@@ -108,3 +108,19 @@ def test_every_step_of_the_ensemble_sees_the_parameters(server) -> None:
             with pytest.raises(InferenceServerException, match=r"NUM_FRAME: sent as a request"):
                 client.infer(model, grpc_tensors(), parameters={"NUM_FRAME": 100})
     assert H3Client(server.grpc_url).ping()["active"] == 0
+
+
+@pytest.mark.parametrize("route", ["minimax_h3/generate", "minimax_h3_stream/generate_stream"])
+@pytest.mark.parametrize(
+    ("prompt", "code", "told"),
+    [
+        ({"text": "p"}, 500, "Unable to parse JSON bytes array"),
+        (7, 500, "Unable to parse JSON bytes array"),
+        (None, 500, "Unable to parse JSON bytes array"),
+        (["p", "q"], 400, "can not convert input 'PROMPT'"),
+    ],
+)
+def test_a_prompt_that_is_no_text_is_refused_by_triton_itself(server, route, prompt, code, told):
+    """It makes the tensors of these routes before it asks any model: the words are its own."""
+    status, text = post(server, route, {"PROMPT": prompt, **SMALL})
+    assert (status, told in text) == (code, True), text

@@ -6,38 +6,15 @@ by name and cannot run is an error; nothing falls back in silence, and no launch
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import torch
 
+from minimax_h3.attention.capabilities import AttentionCapabilities, Processor, refusal
 from minimax_h3.core.errors import BackendUnavailableError
 
 AUTO = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionCapabilities:
-    """What a backend can run.
-
-    Attributes:
-        multi_document: keeps several documents of one sequence apart.
-        dtypes: of q, k and v.
-        devices: torch device types.
-        max_head_dim: widest head; every multiple of `head_dim_multiple` up to it works.
-        head_dim_multiple: head widths must divide by it.
-        lossless: computes with the inputs as they are. `auto` takes nothing else.
-        compute_capability: of the GPUs whose kernels it has; None is any.
-    """
-
-    multi_document: bool
-    dtypes: frozenset[torch.dtype]
-    devices: frozenset[str]
-    max_head_dim: int
-    head_dim_multiple: int = 1
-    lossless: bool = True
-    compute_capability: tuple[int, int] | None = None
 
 
 class AttentionBackend(Protocol):
@@ -133,14 +110,15 @@ def select(
         except ImportError as error:
             refusals.append(f"{candidate}: cannot be imported ({error})")
             continue
-        refusal = _refusal(backend.capabilities, device, dtype, head_dim, documents)
-        if refusal is None and name == AUTO and not backend.capabilities.lossless:
-            refusal = "it is not lossless, so it has to be asked for by name"
-        if refusal is None:
-            refusal = _absence(backend)
-        if refusal is None:
+        can = backend.capabilities
+        why_not = refusal(can, _processor(device, can), _name(dtype), head_dim, documents)
+        if why_not is None and name == AUTO and not can.lossless:
+            why_not = "it is not lossless, so it has to be asked for by name"
+        if why_not is None:
+            why_not = _absence(backend)
+        if why_not is None:
             return Selection(backend, _reason(name, candidate, refusals))
-        refusals.append(f"{candidate}: {refusal}")
+        refusals.append(f"{candidate}: {why_not}")
     raise BackendUnavailableError(f"attention: {name} cannot run here; " + "; ".join(refusals))
 
 
@@ -160,29 +138,15 @@ def _reason(name: str, chosen: str, refusals: list[str]) -> str:
     return f"auto: {chosen} is the first that can run here{passed_over}"
 
 
-def _refusal(
-    can: AttentionCapabilities,
-    device: torch.device,
-    dtype: torch.dtype,
-    head_dim: int,
-    documents: int,
-) -> str | None:
-    if device.type not in can.devices:
-        return f"device {device.type} is not one of {', '.join(sorted(can.devices))}"
-    wanted = can.compute_capability
-    if wanted and torch.cuda.get_device_capability(device) != wanted:
-        dotted = ".".join(map(str, wanted))
-        return f"{torch.cuda.get_device_name(device)} does not have compute capability {dotted}"
-    if dtype not in can.dtypes:
-        return f"dtype {_name(dtype)} is not one of {', '.join(sorted(map(_name, can.dtypes)))}"
-    if head_dim > can.max_head_dim or head_dim % can.head_dim_multiple:
-        return (
-            f"head_dim {head_dim} is not a multiple of {can.head_dim_multiple} "
-            f"up to {can.max_head_dim}"
-        )
-    if documents > 1 and not can.multi_document:
-        return f"it takes one document, not {documents}"
-    return None
+def _processor(device: torch.device, can: AttentionCapabilities) -> Processor:
+    """The device; a GPU is asked what it is only for a backend that cares."""
+    if device.type != "cuda" or can.compute_capability is None:
+        return Processor(device.type)
+    return Processor(
+        device.type,
+        torch.cuda.get_device_name(device),
+        torch.cuda.get_device_capability(device),
+    )
 
 
 def _name(dtype: torch.dtype) -> str:

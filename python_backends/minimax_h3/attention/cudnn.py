@@ -6,7 +6,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from minimax_h3.attention.base import AttentionCapabilities
+from minimax_h3.attention.capabilities import CAPABILITIES
 from minimax_h3.core.errors import BackendUnavailableError
 
 
@@ -14,13 +14,7 @@ class CudnnAttention:
     """One call for each document, on views that end where the document ends."""
 
     name = "cudnn"
-    capabilities = AttentionCapabilities(
-        multi_document=True,
-        dtypes=frozenset({torch.bfloat16}),
-        devices=frozenset({"cuda"}),
-        max_head_dim=128,
-        head_dim_multiple=8,
-    )
+    capabilities = CAPABILITIES[name]
 
     def check(self) -> None:
         """See `AttentionBackend`."""

@@ -1,10 +1,10 @@
 """FlashAttention 3 on e4m3 inputs with a scale for each head: faster, not lossless."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import torch
 
+from minimax_h3.attention.capabilities import CAPABILITIES
 from minimax_h3.attention.fa3 import HEAD_DIM, Fa3Attention, fa3_library, fa3_strides
 from minimax_h3.attention.native import call
 from minimax_h3.attention.quantize_e4m3 import quantize
@@ -15,7 +15,7 @@ class Fa3E4m3Attention(Fa3Attention):
     """Quantizes each document and attends; the output is BF16."""
 
     name = "fa3_e4m3"
-    capabilities = replace(Fa3Attention.capabilities, lossless=False)
+    capabilities = CAPABILITIES[name]
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: tuple[int, ...]

@@ -7,14 +7,11 @@ libraries with the CUDA runtime inside, so they fit any PyTorch and any Python.
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 import torch
 
+from minimax_h3.attention.libraries import BUILD_COMMAND, library_file
 from minimax_h3.core.errors import BackendUnavailableError, H3Error
-
-NATIVE_FOLDER = Path(__file__).parent / "native"
-BUILD_COMMAND = "python -m build_engines kernels"
 
 
 @cache
@@ -28,9 +25,7 @@ def load_library(name: str, functions: tuple[str, ...]) -> ctypes.CDLL:
     Raises:
         BackendUnavailableError: the file, the CUDA driver or a function is missing; it is named.
     """
-    path = NATIVE_FOLDER / f"{name}.so"
-    if not path.is_file():
-        raise BackendUnavailableError(f"{path} is missing; build it with `{BUILD_COMMAND}`")
+    path = library_file(name)
     try:
         # The libraries leave the driver's symbols open, so that they link on machines without one.
         ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)

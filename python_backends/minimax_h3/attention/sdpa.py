@@ -5,23 +5,14 @@ from itertools import pairwise
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from minimax_h3.attention.base import AttentionCapabilities
+from minimax_h3.attention.capabilities import CAPABILITIES
 
 
 class SdpaAttention:
-    """Runs wherever PyTorch does.
-
-    FP16 is not offered: activations reach the hundreds and unscaled q k overflows it.
-    Source: model sheet 1.8.
-    """
+    """Runs wherever PyTorch does."""
 
     name = "sdpa"
-    capabilities = AttentionCapabilities(
-        multi_document=True,
-        dtypes=frozenset({torch.float32, torch.float64, torch.bfloat16}),
-        devices=frozenset({"cpu", "cuda"}),
-        max_head_dim=256,
-    )
+    capabilities = CAPABILITIES[name]
 
     def check(self) -> None:
         """PyTorch brings everything it needs."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import torch
 
-from minimax_h3.attention.base import AttentionCapabilities
+from minimax_h3.attention.capabilities import CAPABILITIES
 from minimax_h3.attention.native import call, load_library
 from minimax_h3.attention.side_by_side import side_by_side
 
@@ -17,14 +17,7 @@ class TrtllmAttention:
     """One launch for each document; its length bounds what is read."""
 
     name = "trtllm"
-    capabilities = AttentionCapabilities(
-        multi_document=True,
-        dtypes=frozenset({torch.bfloat16}),
-        devices=frozenset({"cuda"}),
-        max_head_dim=HEAD_DIM,
-        head_dim_multiple=HEAD_DIM,
-        compute_capability=(9, 0),
-    )
+    capabilities = CAPABILITIES[name]
 
     def check(self) -> None:
         """See `AttentionBackend`."""

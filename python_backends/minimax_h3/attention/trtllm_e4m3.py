@@ -1,11 +1,11 @@
 """TensorRT-LLM's FMHA v2 on e4m3 inputs, one scale each for q, k and v: not lossless."""
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 
 import torch
 
+from minimax_h3.attention.capabilities import CAPABILITIES
 from minimax_h3.attention.quantize_e4m3 import quantize
 from minimax_h3.attention.side_by_side import side_by_side
 from minimax_h3.attention.trtllm import HEAD_DIM, TrtllmAttention, attend_packed
@@ -15,7 +15,7 @@ class TrtllmE4m3Attention(TrtllmAttention):
     """Quantizes each document and attends; the output is BF16."""
 
     name = "trtllm_e4m3"
-    capabilities = replace(TrtllmAttention.capabilities, lossless=False)
+    capabilities = CAPABILITIES[name]
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: tuple[int, ...]

@@ -1,21 +1,36 @@
 """Fields of an operation of `jobs`, read strictly."""
 
 from minimax_h3.core.errors import InvalidRequestError
+from minimax_h3.core.refusals import refuse
+from minimax_h3.core.texts import is_plain
 
 MAX_ID_CHARS = 128
+NAME_LEGAL = f"a text of 1..{MAX_ID_CHARS} characters, no control characters"
 MAX_MESSAGE_CHARS = 2000
 
 Operation = dict[str, object]
 
 
 def word(operation: Operation, name: str, default: str | None = None) -> str:
-    """A string of 1..128 characters; an empty one is legal when there is a default."""
+    """A name of 1..128 characters; an empty one is legal when there is a default."""
     value = operation.get(name, default)
-    if not isinstance(value, str) or len(value) > MAX_ID_CHARS or (default is None and not value):
-        raise InvalidRequestError(
-            f"{name}: {str(value)[:50]!r} is not legal; "
-            f"legal: a string of 1..{MAX_ID_CHARS} characters"
-        )
+    if isinstance(value, str) and not value and default is not None:
+        return value
+    return checked_name(name, value)
+
+
+def checked_name(subject: str, value: object) -> str:
+    """A job id, a request id or another name.
+
+    Args:
+        subject: what it is, for the refusal.
+        value: as it was sent.
+
+    Raises:
+        InvalidRequestError: no text, empty, too long, or with characters that no name has.
+    """
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_ID_CHARS or not is_plain(value):
+        raise refuse(subject, value, NAME_LEGAL)
     return value
 
 

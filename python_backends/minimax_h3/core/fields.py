@@ -15,6 +15,7 @@ from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
 from minimax_h3.core.lengths import align_frames_up
 from minimax_h3.core.limits import LIMITS
 from minimax_h3.core.refusals import nearest, refuse, shown, shown_name
+from minimax_h3.core.texts import is_plain
 
 MIN_SECONDS, MAX_SECONDS = 4.0, 15.0
 MIN_FRAMES = round(MIN_SECONDS * VIDEO_FPS)  # requested, before alignment
@@ -72,7 +73,8 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
     {
         "prompt": Field(
             str,
-            f"1..{MAX_PROMPT_BYTES} bytes of UTF-8, up to {MAX_PROMPT_TOKENS} tokens, not blank",
+            f"1..{MAX_PROMPT_BYTES} bytes of UTF-8, up to {MAX_PROMPT_TOKENS} tokens, not blank, "
+            "without control characters but tabs and line breaks",
             "what to make",
         ),
         "task": Field(str, "one of " + ", ".join(TASKS), "what the files are for", "inferred"),
@@ -128,7 +130,9 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
             float, f"above 0, up to {MAX_DEADLINE_S:g} s", "give up after this long", "none"
         ),
         "client": Field(
-            str, f"1..{MAX_CLIENT_CHARS} characters", "whose job it is, for the client limit", "-"
+            str,
+            f"1..{MAX_CLIENT_CHARS} characters, no control characters",
+            "whose job it is, for the client limit",
         ),
     }
 )
@@ -244,9 +248,7 @@ def _typed(name: str, value: object) -> object:
     if field.kind is int and isinstance(value, int) and not isinstance(value, bool):
         return value
     if field.kind is str and isinstance(value, str):
-        if not _is_unicode(value):
-            raise refuse(name, value, f"{field.legal}, in valid Unicode")
-        return value
+        return checked_text(name, value)
     if field.kind in (bool, bytes) and isinstance(value, field.kind):
         return value
     if field.kind is bytes:
@@ -254,10 +256,12 @@ def _typed(name: str, value: object) -> object:
     raise refuse(name, value, f"{field.legal} ({field.type_name})")
 
 
-def _is_unicode(text: str) -> bool:
-    """Whether UTF-8 can carry a text: JSON can spell half of a character, a lone surrogate."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def checked_text(name: str, text: str) -> str:
+    """The text of a field, unless it holds what no text may; see `core.texts`.
+
+    Raises:
+        InvalidRequestError: names the field.
+    """
+    if not is_plain(text, prose=name == "prompt"):
+        raise refuse(name, text, f"{FIELDS[name].legal}, in valid Unicode")
+    return text

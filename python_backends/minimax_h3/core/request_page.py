@@ -23,7 +23,8 @@ here are reported in METADATA.
 ## Fields
 
 A field with a tensor of its own is sent as that tensor, shape `[1]`, a list as `[n]`; the rest go
-into the BYTES tensor `OPTIONS`, one JSON object. Only `prompt` is required. Text is UTF-8. Whole
+into the BYTES tensor `OPTIONS`, one JSON object. Only `prompt` is required. Text is UTF-8
+without control characters, names and ids too; only a prompt may have tabs and line breaks. Whole
 numbers are INT64, so that a number in an HTTP body arrives as it was written, or is refused.
 
 {fields}
@@ -86,15 +87,19 @@ Seconds may exceed their limit by {slack:g} s, the rounding of containers and co
 ## Examples
 
 One a task, with the command line and with `tritonclient` alone, for a server that has every task
-(`h3 serve --task-type combined`) and three files of your own. All give a size, small enough for a
-CPU; without one a clip has the canvas of the table above.
+(`h3 serve --task-type combined`). Prompts and sizes are such as h3-tiny was trained on, and the
+files come from the first clip, because a picture of anything else tells it nothing; the released
+weights take any. Without a size a clip has the canvas of the table above.
 
 ```bash
-.venv/bin/h3 generate "a fox in the snow" -o t2va.mp4 --width 128 --height 96
-.venv/bin/h3 generate "the cat turns into the rocket" -o fl2va.mp4 --width 128 --height 96 \\
-  --first cat.png --last rocket.jpg
-.venv/bin/h3 generate "Picture 1 walks through Video 1" -o ref2va.mp4 --width 128 --height 96 \\
-  --ref cat.png --ref street.mp4
+.venv/bin/h3 generate "a red circle bounces to the left on a blue ground" -o t2va.mp4 \\
+  --width 128 --height 128 --steps 20
+.venv/bin/python -c \\
+  "import av; next(av.open('t2va.mp4').decode(video=0)).to_image().save('first.png')"
+.venv/bin/h3 generate "a red circle drifts to the right on a blue ground" -o fl2va.mp4 \\
+  --width 128 --height 128 --steps 20 --first first.png
+.venv/bin/h3 generate "video 1 goes on: a red circle bounces to the left on a blue ground" \\
+  -o ref2va.mp4 --width 128 --height 128 --steps 20 --ref t2va.mp4 --start 2.8
 ```
 
 ```python
@@ -112,16 +117,19 @@ def tensor(name, datatype, dtype, *values):
 
 def generate(prompt, *files):
     inputs = [tensor("PROMPT", "BYTES", object, prompt.encode()), *files]
-    inputs += [tensor(side, "INT64", np.int64, size) for side, size in SIZE.items()]
+    inputs += [tensor(name, "INT64", np.int64, number) for name, number in NUMBERS.items()]
     answer = triton.InferenceServerClient("127.0.0.1:8001").infer("minimax_h3", inputs)
     return answer.as_numpy("MP4")[0]
 
 
-SIZE = {{"WIDTH": 128, "HEIGHT": 96}}
-cat, rocket, street = (Path(name).read_bytes() for name in ("cat.png", "rocket.jpg", "street.mp4"))
-t2va = generate("a fox in the snow")
-fl2va = generate("the cat flies", tensor("KEYFRAMES", "BYTES", object, cat, rocket))
-ref2va = generate("Picture 1 in Video 1", tensor("REFERENCES", "BYTES", object, cat, street))
+NUMBERS = {{"WIDTH": 128, "HEIGHT": 128, "NUM_INFERENCE_STEPS": 20}}
+prompt = "a red circle bounces to the left on a blue ground"
+t2va = generate(prompt)
+first = Path("first.png").read_bytes()  # as above
+fl2va = generate(prompt, tensor("KEYFRAMES", "BYTES", object, first))
+video = tensor("REFERENCES", "BYTES", object, t2va)
+end = tensor("START_TIME_SECONDS", "FP32", np.float32, 2.8)  # of 5.2 s
+ref2va = generate(f"video 1 goes on: {{prompt}}", video, end)
 ```
 
 ## Parameters of a request
@@ -142,7 +150,9 @@ would have no effect, so it is refused like an unknown field. Legal are:
 
 Triton itself refuses what it cannot read, in words of its own: a tensor of another name, type or
 shape is HTTP 400; a body that is not JSON, or a value in it that is no number of its tensor's type,
-such as 64.0 or 2^63 for INT64, is HTTP 500, although the request is at fault.
+such as 64.0 or 2^63 for INT64, is HTTP 500, although the request is at fault. So is an object, a
+number or null for a text, such as a PROMPT of `/generate_stream`, with "attempt to access JSON
+non-string as string"; no model sees such a request.
 """
 
 

@@ -118,8 +118,14 @@ def check_mp4(source: Source, expectation: Expectation | None = None) -> Report:
     Returns:
         The verdicts; a missing, damaged or hostile file fails checks and raises nothing.
     """
-    facts = probe(source)
-    wanted = expectation or Expectation()
+    return check_facts(probe(source), expectation or Expectation())
+
+
+def check_facts(facts: MediaFacts, wanted: Expectation) -> Report:
+    """`check_mp4` with what `probe` found.
+
+    A file that does not open fails the check of its container, and nothing else can be said of it.
+    """
     results = tuple(
         _run(number, name, check, facts, wanted)
         for number, (name, check) in enumerate(_CHECKS.items(), start=1)
@@ -157,6 +163,8 @@ def _run(
     number: int, name: str, check: _Check, facts: MediaFacts, wanted: Expectation
 ) -> CheckResult:
     try:
+        if facts.problem and check is not _container:
+            raise _NotApplicableError("the file does not open")
         problems = list(check(facts, wanted))
     except _NotApplicableError as reason:
         return CheckResult(number, name, Status.NOT_APPLICABLE, str(reason))
@@ -168,6 +176,7 @@ def _run(
 def _container(facts: MediaFacts, _: Expectation) -> _Problems:
     if facts.problem:
         yield f"does not open ({facts.problem})"
+        return
     if facts.boxes.problem:
         yield facts.boxes.problem
     if not facts.boxes.moov_first:
@@ -323,6 +332,10 @@ def _same_as(facts: MediaFacts, other: Source | None, reason: str) -> _Problems:
     if other is None:
         raise _NotApplicableError(reason)
     theirs = probe(other)
+    if theirs.problem:
+        named = "the other file" if isinstance(other, bytes) else str(other)
+        yield f"{named} does not open ({theirs.problem})"
+        return
     ours_frames = facts.video.frame_hashes if facts.video else []
     their_frames = theirs.video.frame_hashes if theirs.video else []
     pairs = itertools.zip_longest(ours_frames, their_frames)

@@ -3,22 +3,24 @@
 import argparse
 import json
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from minimax_h3.core.errors import InvalidRequestError
+from minimax_h3.core.errors import H3Error, InvalidRequestError
 from minimax_h3.media.check import (
     BT709_LIMITED,
     MIN_KEYFRAME_PSNR_DB,
     Expectation,
     Report,
-    check_mp4,
+    check_facts,
     psnr_db,
 )
 from minimax_h3.media.kinds import identify
 from minimax_h3.media.pictures import Pixels, prepare_keyframe, read_picture
 from minimax_h3.media.probe import AudioFacts, MediaFacts, Source, VideoFacts, probe
 
+FAILED = 1
 SUMMARY = "check an MP4 of this product: streams, lengths, colours, picture and sound"
 
 
@@ -48,33 +50,47 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
         0 when no check failed, else 1.
+    """
+    try:
+        return _check(args)
+    except H3Error as error:
+        print(f"h3 check: {error}", file=sys.stderr)
+        return FAILED
+
+
+def _check(args: argparse.Namespace) -> int:
+    """`run`.
 
     Raises:
-        InvalidRequestError: the metadata file is not a JSON object.
+        InvalidRequestError: the metadata file is not a JSON object, or a keyframe no picture.
     """
+    facts = probe(args.file)
     metadata = None if args.metadata is None else _read_metadata(args.metadata)
+    canvas = _canvas(args, metadata or {}, facts.video)
     expectation = Expectation(
         width=args.width,
         height=args.height,
         num_frames=args.frames,
-        first_keyframe=_keyframe(args, metadata, args.first, crop=False),
-        last_keyframe=_keyframe(args, metadata, args.last, crop=args.first is not None),
+        first_keyframe=_keyframe(args.first, canvas, crop=False),
+        last_keyframe=_keyframe(args.last, canvas, crop=args.first is not None),
         min_keyframe_psnr_db=args.min_keyframe_psnr,
         metadata=metadata,
         repeat=args.repeat,
         cached=args.cached,
     )
-    report = check_mp4(args.file, expectation)
+    report = check_facts(facts, expectation)
     nearness = _keyframe_psnr(report.facts, expectation)
     if args.json:
         print(json.dumps({**_as_json(report), "keyframe_psnr_db": nearness}, indent=2))
     else:
         print(f"{args.file}: {describe(report.facts)}")
+        if facts.problem:
+            return FAILED
         print(report)
         for name, psnr in nearness.items():
             print(f"the {name} frame is {psnr:.1f} dB from its keyframe")
         print("all checks passed" if report.passed else f"failed: {', '.join(report.failed)}")
-    return 0 if report.passed else 1
+    return 0 if report.passed else FAILED
 
 
 def summary(source: Source) -> str:
@@ -139,28 +155,31 @@ def _as_json(report: Report) -> dict[str, object]:
     }
 
 
-def _keyframe(
-    args: argparse.Namespace,
-    metadata: Mapping[str, object] | None,
-    path: Path | None,
-    *,
-    crop: bool,
-) -> Pixels | None:
-    """A keyframe as the server prepared it: the first one stretched, a second one cropped."""
+def _canvas(
+    args: argparse.Namespace, metadata: Mapping[str, object], video: VideoFacts | None
+) -> tuple[int, int] | None:
+    """Width and height that keyframes were prepared for: asked, answered, or the file's own."""
+    sides = [
+        next((side for side in found if isinstance(side, int)), None)
+        for found in (
+            (args.width, metadata.get("width"), video and video.width),
+            (args.height, metadata.get("height"), video and video.height),
+        )
+    ]
+    width, height = sides
+    return (width, height) if width and height else None
+
+
+def _keyframe(path: Path | None, canvas: tuple[int, int] | None, *, crop: bool) -> Pixels | None:
+    """A keyframe as the server prepared it: the first one stretched, a second one cropped.
+
+    Without a canvas, which only a file without a picture leaves open, there is nothing to compare.
+    """
     if path is None:
         return None
-    width, height = (
-        (metadata or {}).get(side) if given is None else given
-        for side, given in (("width", args.width), ("height", args.height))
-    )
-    if not isinstance(width, int) or not isinstance(height, int):
-        raise InvalidRequestError(
-            f"--first, --last: {path} needs a canvas; legal: with --width and --height, or with "
-            "--metadata"
-        )
     encoded = path.read_bytes()
     picture = read_picture(encoded, identify(encoded, str(path)).name, str(path))
-    return prepare_keyframe(picture, width, height, crop=crop)
+    return prepare_keyframe(picture, *canvas, crop=crop) if canvas else None
 
 
 def _keyframe_psnr(facts: MediaFacts, wanted: Expectation) -> dict[str, float]:

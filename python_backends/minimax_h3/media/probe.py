@@ -1,7 +1,8 @@
-"""Facts about a media file, gathered in one decode of bounded memory; no file makes it raise."""
+"""Facts about an MP4, gathered in one decode of bounded memory; no file makes it raise."""
 
 import hashlib
 import io
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -117,17 +118,36 @@ def probe(source: Source) -> MediaFacts:
     facts = MediaFacts()
     try:
         where = source if isinstance(source, bytes) else Path(source)
-        facts.size_bytes = len(where) if isinstance(where, bytes) else where.stat().st_size
+        facts.size_bytes = len(where) if isinstance(where, bytes) else _regular_size(where)
+        if not facts.size_bytes:
+            raise ValueError("the file is empty")
         facts.boxes = walk_boxes(where)
         opened = io.BytesIO(where) if isinstance(where, bytes) else str(where)
         with av.open(opened) as container:
+            if "mp4" not in container.format.name.split(","):
+                raise ValueError(f"it is no MP4, FFmpeg reads it as {container.format.name}")
+            if not len(container.streams):
+                raise ValueError("it holds neither picture nor sound")
             _describe(container, facts)
             _decode(container, facts)
     except (av.error.FFmpegError, OSError) as error:
-        facts.problem = f"{type(error).__name__}: {error.strerror or error}"
+        facts.problem = error.strerror or str(error)
     except ValueError as error:  # PyAV's own refusals, such as a path with a null byte
         facts.problem = str(error)
     return facts
+
+
+def _regular_size(path: Path) -> int:
+    """Bytes of a file; a pipe would be waited for without end.
+
+    Raises:
+        OSError: the file is not there.
+        ValueError: it is no regular file.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is a folder" if path.is_dir() else "it is no regular file")
+    return status.st_size
 
 
 def _describe(container: Any, facts: MediaFacts) -> None:

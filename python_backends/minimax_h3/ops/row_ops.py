@@ -11,6 +11,7 @@ import torch
 
 from minimax_h3.core.errors import BackendUnavailableError
 from minimax_h3.ops import norm as plain
+from minimax_h3.ops.requirements import what_fused_lacks
 from minimax_h3.ops.rope import RotaryTable, rotate_
 
 AUTO = "auto"
@@ -139,7 +140,7 @@ def select_row_ops(name: str, device: torch.device) -> Choice:
         raise BackendUnavailableError(f"row_ops: {name!r} is not known; legal: {legal}")
     if name == "reference":
         return Choice(REFERENCE, "reference was asked for by name")
-    missing = _missing(device)
+    missing = what_fused_lacks(device.type)
     if missing is None:
         fused: RowOps = importlib.import_module("minimax_h3.ops.kernels.fused").FusedOps(
             exact=name == "fused_exact"
@@ -148,13 +149,3 @@ def select_row_ops(name: str, device: torch.device) -> Choice:
     if name != AUTO:
         raise BackendUnavailableError(f"row_ops: {name} cannot run here; {missing}")
     return Choice(REFERENCE, f"auto: {missing}")
-
-
-def _missing(device: torch.device) -> str | None:
-    if device.type != "cuda":
-        return f"device {device.type} is not cuda"
-    try:
-        importlib.import_module("triton")
-    except ImportError as error:
-        return f"the package triton cannot be imported ({error})"
-    return None

@@ -20,6 +20,12 @@ class ServerApiError(H3Error):
     kind = "server_api"
 
 
+class AddressError(ServerApiError):
+    """No Triton server answers HTTP at the address; the message begins with it."""
+
+    kind = "server_address"
+
+
 class ServerApi:
     """Questions and orders to one server; each opens a connection of its own.
 
@@ -41,6 +47,23 @@ class ServerApi:
         except ServerApiError:
             return False
 
+    def check_address(self, timeout_s: float = TIMEOUT_S) -> None:
+        """Find out whether a Triton server answers here at all, whatever its models do.
+
+        Raises:
+            AddressError: none does, or not in HTTP.
+        """
+        path = "/v2/health/live"
+        try:
+            code, _ = self._exchange("GET", path, None, timeout_s)
+        except AddressError:
+            raise
+        except ServerApiError as error:
+            reason = str(error.__cause__) or type(error.__cause__).__name__
+            raise AddressError(f"{self._address} does not answer HTTP: {reason}") from error
+        if code != http.HTTPStatus.OK:
+            raise AddressError(f"{self._address} answers {path} with {code}; {_ADVICE}")
+
     def models(self, timeout_s: float = TIMEOUT_S) -> frozenset[str]:
         """Models of this product that the server holds: a DiT of another task type is not there.
 
@@ -49,6 +72,19 @@ class ServerApi:
         """
         listed = json.loads(self._ask("/v2/repository/index", {}, timeout_s))
         return frozenset(entry["name"] for entry in listed) & MODELS.keys()
+
+    def parameter(self, model: str, name: str, timeout_s: float = TIMEOUT_S) -> str:
+        """A parameter that a model was loaded with; empty where it has none of that name.
+
+        Raises:
+            ServerApiError: refused, or no answer in time.
+        """
+        path = f"/v2/models/{model}/config"
+        code, answer = self._exchange("GET", path, None, timeout_s)
+        if code != http.HTTPStatus.OK:
+            raise ServerApiError(f"{path}: {code}: {answer[:300]}")
+        parameters = json.loads(answer).get("parameters", {})
+        return str(parameters.get(name, {}).get("string_value", ""))
 
     def jobs(
         self, operation: Mapping[str, object], timeout_s: float = TIMEOUT_S
@@ -98,7 +134,7 @@ class ServerApi:
     def _ask(self, path: str, body: Mapping[str, object], timeout_s: float) -> str:
         code, answer = self._exchange("POST", path, json.dumps(body), timeout_s)
         if code == http.HTTPStatus.METHOD_NOT_ALLOWED:
-            raise ServerApiError(
+            raise AddressError(
                 f"{self._address} speaks HTTP but not Triton's protocol; {_ADVICE}, not of metrics"
             )
         # A stream answers with code 200 whatever became of the request.
@@ -110,14 +146,18 @@ class ServerApi:
         self, method: str, path: str, body: str | None, timeout_s: float
     ) -> tuple[int, str]:
         # Not urllib: it would ask a proxy of the environment for an address of this machine.
-        connection = http.client.HTTPConnection(self._address, timeout=timeout_s)
+        try:
+            connection = http.client.HTTPConnection(self._address, timeout=timeout_s)
+        except http.client.InvalidURL as error:
+            raise AddressError(f"{self._address!r} is no address; legal: HOST:PORT") from error
         try:
             connection.request(method, path, body)
             response = connection.getresponse()
             return response.status, response.read().decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
             if str(error).startswith(HTTP2):
-                raise ServerApiError(f"{self._address} speaks gRPC; {_ADVICE}") from error
+                told = f"{self._address} speaks gRPC, not HTTP; {_ADVICE}"
+                raise AddressError(told) from error
             reason = str(error) or type(error).__name__
             raise ServerApiError(f"{path}: no answer from {self._address}: {reason}") from error
         finally:

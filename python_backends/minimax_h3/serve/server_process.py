@@ -151,6 +151,8 @@ class ServerProcess:
         """The settings to start with; the machine is judged once, when nothing of ours runs yet."""
         settings = check_settings(self._wanted)
         if self._plan is None:
+            if settings.stage.media_root:
+                self._announce(f"requests may name files below {settings.stage.media_root}")
             found = look_ahead(settings)
             for line in found.lines():
                 self._announce(line)

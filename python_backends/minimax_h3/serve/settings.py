@@ -13,7 +13,9 @@ from minimax_h3.core.compatibility import check_start
 from minimax_h3.core.config import DAY_S, StageConfig, check_range
 from minimax_h3.core.contracts import MODELS
 from minimax_h3.core.errors import CheckpointError, ConfigError
-from minimax_h3.serve.gpus import check_device
+from minimax_h3.serve.choices import check_choices
+from minimax_h3.serve.gpus import check_device, processor_of
+from minimax_h3.serve.media_root import check_media_root
 from minimax_h3.weights.manifest import identify
 
 LOG_LEVELS = ("error", "warning", "info", "verbose")
@@ -130,13 +132,13 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
         starts: the server is started now, so its ports must be free and its device be here.
 
     Returns:
-        The settings with an absolute checkpoint path and definite ports.
+        The settings with definite ports, and with absolute paths of checkpoint and media root.
 
     Raises:
-        ConfigError: a port is taken, the model repository is incomplete, or features exclude
-            each other.
+        ConfigError: a port is taken, the host is another machine's, the model repository is
+            incomplete, the media root is not for media, or features exclude each other.
         CheckpointError: the checkpoint is absent or not whole.
-        BackendUnavailableError: a device that was asked for by name is not here.
+        BackendUnavailableError: a device or backend that was asked for by name cannot be used.
     """
     for name in MODELS:
         shim = settings.model_repository / name / "1" / "model.py"
@@ -148,29 +150,58 @@ def check_settings(settings: ServeSettings, *, starts: bool = True) -> ServeSett
             f"run-dir: {run_dir!r} is not legal; legal: a path without white space, because "
             "tritonserver starts its models through a shell"
         )
-    media_root = settings.stage.media_root
-    if media_root and not Path(media_root).is_dir():
-        raise ConfigError(f"media-root: {media_root} is not a folder; legal: an existing folder")
+    media_root = check_media_root(settings.stage.media_root, _own_folders(settings))
     if starts:
         check_device(settings.stage.device)
     check_start(settings.stage, logging.getLogger(__name__))
     try:
-        identify(settings.checkpoint, settings.stage.task_type)
+        manifest = identify(settings.checkpoint, settings.stage.task_type)
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint: {error}") from error
+    if starts:
+        check_choices(settings.stage, manifest, processor_of(settings.stage.device))
     ports = _definite_ports(settings, starts=starts)
     return replace(
         settings,
-        stage=replace(settings.stage, checkpoint_dir=str(settings.checkpoint)),
+        stage=replace(
+            settings.stage, checkpoint_dir=str(settings.checkpoint), media_root=media_root
+        ),
         http_port=ports["http_port"],
         grpc_port=ports["grpc_port"],
         metrics_port=ports["metrics_port"],
     )
 
 
+def _own_folders(settings: ServeSettings) -> dict[str, Path]:
+    """What the server itself reads and writes."""
+    folders = {
+        "run folder": settings.run_dir,
+        "checkpoint": settings.checkpoint,
+        "model repository": settings.model_repository,
+    }
+    if settings.stage.results_dir:
+        any_model = settings.model_repository / next(iter(MODELS))
+        folders["folder of kept results"] = any_model / settings.stage.results_dir
+    return folders
+
+
+def _check_host(host: str) -> None:
+    """Refuse an address that is none of this machine's, before a port is blamed for it."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+    except OSError as error:
+        raise ConfigError(
+            f"host: {host!r} cannot be used: {error.strerror}; legal: an IPv4 address of this "
+            "machine, a name of one, or 0.0.0.0 for all"
+        ) from error
+
+
 def _definite_ports(settings: ServeSettings, *, starts: bool) -> dict[str, int]:
     """The three ports; a free one is picked by binding it, and one that is named is tried so."""
     ports: dict[str, int] = {}
+    if starts:
+        _check_host(settings.host)
     with ExitStack() as held:  # held together, so that the same free port is not picked twice
         for name in PORT_NAMES:
             wanted = getattr(settings, name)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minimax_h3.core.config import StageConfig
-from minimax_h3.core.errors import H3Error
+from minimax_h3.core.errors import H3Error, InvalidRequestError
 from minimax_h3.core.metrics import NO_METER, Meter
 
 
@@ -101,9 +101,29 @@ class StageRequest:
         return value
 
     def text(self, name: str) -> str:
-        """The first element of a STRING input, decoded."""
-        value = self.array(name).reshape(-1)[0]
-        return value.decode() if isinstance(value, bytes) else str(value)
+        """The first element of a STRING input, decoded.
+
+        Raises:
+            InvalidRequestError: it is not UTF-8.
+        """
+        return decode_text(name, self.array(name).reshape(-1)[0])
+
+
+def decode_text(name: str, value: bytes | str) -> str:
+    """Text of a STRING tensor.
+
+    Raises:
+        InvalidRequestError: it is not UTF-8; names the tensor or field, the byte and its place.
+    """
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"{name}: byte {value[error.start]:#04x} at {error.start} is not UTF-8 "
+            f"({error.reason}); legal: UTF-8 text"
+        ) from error
 
 
 def text_tensor(value: str | bytes) -> NDArray[np.generic]:

@@ -9,10 +9,12 @@ import os
 import stat
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
-from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
+from minimax_h3.core.errors import ConfigError, InvalidRequestError, NotAvailableError
 from minimax_h3.core.limits import LIMITS
 from minimax_h3.core.refusals import MAX_SHOWN_CHARS, refuse, shown
+from minimax_h3.core.texts import is_plain
 
 FILE_PREFIX = b"file:"  # no media format begins with it
 _LARGEST = int(max(LIMITS[f"{kind}_bytes"].high for kind in ("picture", "video", "sound")))
@@ -27,9 +29,19 @@ class MediaFiles:
 
     Attributes:
         root: absolute folder, or empty: then such elements are refused.
+
+    Raises:
+        ConfigError: the folder is not there.
     """
 
     root: str
+
+    def __post_init__(self) -> None:
+        """Refuse a folder that is not there before any request names a file of it."""
+        if self.root and not Path(self.root).is_dir():
+            raise ConfigError(
+                f"media_root: {self.root!r} is not legal; legal: an existing folder, or empty"
+            )
 
     def read(self, element: bytes, subject: str) -> bytes:
         """The encoded bytes of an element.
@@ -68,8 +80,9 @@ def _checked_name(raw: bytes, subject: str) -> str:
             f"{subject}: file: name with byte {raw[error.start]:#04x} at {error.start} is not "
             "legal; legal: UTF-8"
         ) from error
-    if "\0" in name or any(part in ("", ".", "..") for part in name.split("/")):
-        raise refuse(subject, f"file:{name}", "a relative path without empty, . or .. parts")
+    if not is_plain(name) or any(part in ("", ".", "..") for part in name.split("/")):
+        legal = "a relative path without empty, . or .. parts and control characters"
+        raise refuse(subject, f"file:{name}", legal)
     return name
 
 

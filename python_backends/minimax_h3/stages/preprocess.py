@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from minimax_h3.control.operation import MAX_ID_CHARS
+from minimax_h3.control.operation import MAX_ID_CHARS, checked_name
 from minimax_h3.core.compatibility import check_request, check_start
 from minimax_h3.core.conditions import condition_rows
 from minimax_h3.core.config import StageConfig
@@ -30,7 +30,7 @@ from minimax_h3.core.plan import Plan, build_plan
 from minimax_h3.core.refusals import refuse
 from minimax_h3.core.request import GenerationRequest
 from minimax_h3.media.prepare import present_all
-from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
+from minimax_h3.stages.base import StageContext, StageRequest, decode_text, text_tensor
 from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import REFUSALS, JobClient, job_facts, raise_if_stopped
 from minimax_h3.stages.media_files import MediaFiles
@@ -169,10 +169,10 @@ def read_fields(request: StageRequest) -> dict[str, object]:
         name = spec.name.lower()
         values = request.array(spec.name).reshape(-1).tolist()
         if FIELDS[name].kind is str:
-            values = [_decode(name, value) for value in values]
+            values = [decode_text(name, value) for value in values]
         fields[name] = values if FIELDS[name].is_list else values[0]
     if "OPTIONS" in request.tensors:
-        text = _decode("options", request.array("OPTIONS").reshape(-1)[0])
+        text = decode_text("options", request.array("OPTIONS").reshape(-1)[0])
         for name, value in parse_options(text).items():
             if name in fields:
                 raise refuse(
@@ -182,29 +182,19 @@ def read_fields(request: StageRequest) -> dict[str, object]:
     return fields
 
 
-def _decode(name: str, value: bytes | str) -> str:
-    if isinstance(value, str):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidRequestError(
-            f"{name}: byte {value[error.start]:#04x} at {error.start} is not UTF-8 "
-            f"({error.reason}); legal: UTF-8 text"
-        ) from error
-
-
 def check_request_id(request: StageRequest) -> None:
     """Refuse a request id that `jobs` would not keep; a long one is not repeated in the answer.
 
     Raises:
-        InvalidRequestError: names the legal length.
+        InvalidRequestError: names what is legal.
     """
     length = len(request.request_id)
     if length > MAX_ID_CHARS:
         raise InvalidRequestError(
             f"request_id: {length:,} characters are not legal; legal: up to {MAX_ID_CHARS}"
         )
+    if request.request_id:
+        checked_name("request_id", request.request_id)
 
 
 def _given_job_id(request: StageRequest) -> str:

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from minimax_h3.control.operation import checked_name
 from minimax_h3.control.result_store import ResultStore
 from minimax_h3.stages.base import StageContext, StageRequest, text_tensor
 
@@ -29,9 +30,10 @@ class ResultsStage:
         """Fetch a result by job id or request id.
 
         Raises:
+            InvalidRequestError: no id at all.
             UnknownResultError: there is none, or no longer.
         """
-        kept = self._store.get(request.text("JOB"))
+        kept = self._store.get(checked_name("JOB", request.text("JOB")))
         return {
             "MP4": np.array(kept.clips, dtype=object),
             "METADATA": text_tensor(kept.metadata),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from minimax_h3.attention import native
+from minimax_h3.attention import libraries, native
 from minimax_h3.attention.base import BACKENDS, select
 from minimax_h3.attention.side_by_side import side_by_side
 from minimax_h3.core.errors import BackendUnavailableError
@@ -15,7 +15,7 @@ CUDA = torch.device("cuda", 0)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(native, "NATIVE_FOLDER", tmp_path)
+    monkeypatch.setattr(libraries, "NATIVE_FOLDER", tmp_path)
     native.load_library.cache_clear()
     return tmp_path
 
@@ -23,6 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some Hopper GPU")
 
 
 @pytest.mark.usefixtures("hopper")

@@ -4,7 +4,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from minimax_h3.attention.base import BACKENDS, AttentionCapabilities, select
+from minimax_h3.attention.base import BACKENDS, select
+from minimax_h3.attention.capabilities import CAPABILITIES, AttentionCapabilities
 from minimax_h3.attention.sdpa import SdpaAttention
 from minimax_h3.core.config import ATTENTION_BACKENDS
 from minimax_h3.core.errors import BackendUnavailableError
@@ -12,7 +13,7 @@ from minimax_h3.core.errors import BackendUnavailableError
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 PICKY = AttentionCapabilities(
     multi_document=False,
-    dtypes=frozenset({torch.bfloat16}),
+    dtypes=frozenset({"bfloat16"}),
     devices=frozenset({"cuda"}),
     max_head_dim=128,
     head_dim_multiple=64,
@@ -35,6 +36,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def test_configuration_and_registry_name_the_same_backends() -> None:
     assert set(ATTENTION_BACKENDS) == {"auto", *BACKENDS}
+    assert list(CAPABILITIES) == list(BACKENDS)
 
 
 def test_a_backend_can_be_asked_for_by_name() -> None:

@@ -56,6 +56,7 @@ def test_every_task_is_generated_and_checked(
     assert len(checks) == 4
     assert json.loads((tmp_path / "fl2va.json").read_text()) == {"width": 128}
     told = capsys.readouterr()
+    assert told.out.startswith("accept: the server at h:1, with the checkpoint that it serves\n")
     head, *lines = told.out.splitlines()[-6:-1]
     assert head.split() == ["case", "seconds", "rtf", "verdict"]
     assert lines[0].split() == ["t2va", "1.00", "0.2", "passed"]
@@ -65,7 +66,10 @@ def test_every_task_is_generated_and_checked(
 
 
 def test_a_server_of_its_own_serves_every_task_and_leaves_its_logs(
-    commands: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    commands: list[list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     asked: list[object] = []
 
@@ -83,10 +87,16 @@ def test_a_server_of_its_own_serves_every_task_and_leaves_its_logs(
     killed.mkdir(parents=True)
     (killed / "server.json").write_text("{}")
     run(tmp_path, "--serve", "--device cpu")
+    checkpoint = f"accept: checkpoint {Path('c').resolve()}"
+    assert capsys.readouterr().out.splitlines()[0] == checkpoint
     assert asked == [Path("c"), "--task-type", "combined", "--device", "cpu", True]
     assert (tmp_path / "server.log").read_text() == "log"
     assert not (tmp_path / "run").exists()
     assert str(os.getpid()) in (tmp_path / "memory.tsv").read_text()
+    run(tmp_path, "--random-weights")
+    told = capsys.readouterr().out.splitlines()[0]
+    assert told == f"{checkpoint}; {accept.NOISE}"
+    assert "expect noise" in told
 
 
 def test_a_clip_that_is_not_made_is_in_the_table(

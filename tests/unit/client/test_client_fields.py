@@ -112,6 +112,21 @@ def test_text_that_utf8_cannot_carry_is_refused_by_name() -> None:
         encode_request({"prompt": "\ud800"})
 
 
+@pytest.mark.parametrize("name", [name for name, one in FIELDS.items() if one.kind is str])
+@pytest.mark.parametrize("character", ["\0", "\x1b", "\x85"])
+def test_control_characters_in_a_text_are_refused_by_name(name: str, character: str) -> None:
+    with pytest.raises(
+        H3ClientError, match=rf"^{name}: 'a\\x.*b' is not legal; legal: "
+    ) as refused:
+        encode_request({"prompt": "a fox", name: f"a{character}b"})
+    assert refused.value.status == "INVALID_ARGUMENT"
+
+
+def test_a_prompt_may_have_lines() -> None:
+    (tensor,) = encode_request({"prompt": "a\n\tb\r\n"})
+    assert tensor.values[0] == b"a\n\tb\r\n"
+
+
 @pytest.mark.parametrize("value", [object(), math.nan])
 def test_options_that_are_not_json_are_refused_by_name(value: object) -> None:
     with pytest.raises(H3ClientError, match="video_crf"):

@@ -95,7 +95,44 @@ def test_either_protocol_at_the_metrics_port(metrics_port: str, protocol) -> Non
 
 def test_health_at_the_metrics_port(metrics_port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["health", "--url", metrics_port]) == 1
-    assert f"{metrics_port} speaks HTTP but not Triton's protocol" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith(f"{metrics_port} speaks HTTP but not Triton's protocol")
+
+
+def test_health_at_the_grpc_port(grpc_port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["health", "--url", grpc_port]) == 1
+    advice = "pass Triton's HTTP address, by default port 8000"
+    assert capsys.readouterr().out == f"{grpc_port} speaks gRPC, not HTTP; {advice}\n"
+
+
+def test_health_where_nobody_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["health", "--url", "127.0.0.1:1"]) == 1
+    assert capsys.readouterr().out.startswith("127.0.0.1:1 does not answer HTTP: [Errno 111]")
+
+
+class Other(Live):
+    """A web server that is no Triton server."""
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.end_headers()
+
+
+def test_health_at_another_web_server(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(Other) as address:
+        assert cli.main(["health", "--url", address]) == 1
+    assert capsys.readouterr().out.startswith(f"{address} answers /v2/health/live with 404; pass ")
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1", "127.0.0.1:eight", "nowhere.invalid:8000", "127.0.0.1:99999"]
+)
+def test_health_at_what_is_no_address(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["health", "--url", url, "--timeout", "2"]) == 1
+    (line,) = "".join(capsys.readouterr()).splitlines()
+    assert "jobs:" not in line
+    assert "--debug" not in line
+    assert url in line
 
 
 def test_the_help_of_health_tells_its_address_from_the_others(

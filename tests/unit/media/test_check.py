@@ -148,7 +148,7 @@ def test_another_run_must_be_identical(good_file, name, tmp_path):
 
 
 def test_two_unreadable_files_are_no_repetition():
-    assert "repeat" in check_mp4(b"", Expectation(repeat=b"")).failed
+    assert not check_mp4(b"", Expectation(repeat=b"")).passed
 
 
 def test_hashes_tell_clips_apart(good_file):
@@ -173,6 +173,9 @@ def test_psnr():
 @pytest.mark.parametrize("keep", [0, 3, 40, 1000, 5000, 20_000, -1000, -1])
 def test_truncated_files_fail(good_file, keep):
     report = check_mp4(good_file[:keep], EXPECTED)
+    if report.facts.problem:
+        assert report.failed == ("container",)
+        return
     assert "container" in report.failed
     if keep != -1:
         assert "decode" in report.failed or "frame_count" in report.failed
@@ -210,10 +213,10 @@ def test_damaged_payload_fails_the_decode(good_file):
     "source",
     ["/no/such/file.mp4", "\0", "", ".", b"hello", bytes(5000), struct.pack(">I4s", 8, b"moov")],
 )
-def test_what_is_no_media_file_fails(source):
+def test_what_is_no_media_file_fails_once(source):
     report = check_mp4(source, EXPECTED)
     assert len(report.results) == 15
-    assert {"container", "streams", "decode"} <= set(report.failed)
+    assert report.failed == ("container",)
 
 
 def test_random_damage_never_raises(good_file):

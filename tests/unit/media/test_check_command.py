@@ -1,13 +1,17 @@
 import argparse
+import errno
 import json
+import os
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from media_samples import Recipe, moving_clip, write
 from PIL import Image
+from source_samples import wav
 
-from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.media import check_command
+from minimax_h3.media import probe as probe_module
 from minimax_h3.media.check_command import summary
 
 
@@ -36,8 +40,57 @@ def test_a_wrong_file_returns_1_and_names_the_check(good_path, tmp_path, capsys)
     assert run(good_path, "--width", 96, "--frames", 107) == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "failed: video_format, frame_count, audio_format"
-    assert run(tmp_path / "absent.mp4") == 1
-    assert "does not open" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file or directory"),
+        ("folder", "it is a folder"),
+        ("pipe", "it is no regular file"),
+        ("locked", "Permission denied"),
+        (b"", "the file is empty"),
+        (b"words, many words", "Invalid data found when processing input"),
+        (bytes(5000), "Invalid data found when processing input"),
+        ("picture", "it is no MP4, FFmpeg reads it as png_pipe"),
+        ("sound", "it is no MP4, FFmpeg reads it as wav"),
+    ],
+)
+def test_what_is_no_mp4_is_one_failure_that_names_the_file(
+    tmp_path, capsys, monkeypatch, content, why
+):
+    path = tmp_path / "it.mp4"
+    match content:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "locked":  # root may read everything
+            path.write_bytes(b"x")
+            locked = PermissionError(errno.EACCES, "Permission denied")
+            monkeypatch.setattr(probe_module, "walk_boxes", Mock(side_effect=locked))
+        case "picture":
+            Image.fromarray(moving_clip(1)[0]).save(path, "png")
+        case "sound":
+            path.write_bytes(wav(2.0))
+        case bytes():
+            path.write_bytes(content)
+    assert run(path) == 1
+    assert capsys.readouterr().out == f"{path}: does not open: {why}\n"
+    assert run(path, "--json") == 1
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert [(one["name"], one["detail"]) for one in checks if one["status"] == "fail"] == [
+        ("container", f"does not open ({why})")
+    ]
+
+
+def test_another_file_that_does_not_open_is_named(good_path, tmp_path, capsys):
+    absent = tmp_path / "absent.mp4"
+    for option in ("--repeat", "--cached"):
+        assert run(good_path, option, absent) == 1
+        said = capsys.readouterr().out
+        assert f"{absent} does not open (No such file or directory)" in said
+        assert said.count(" fail ") == 1
 
 
 def test_json(good_path, capsys):
@@ -57,8 +110,9 @@ def test_metadata_file(good_path, tmp_path, capsys):
     assert run(good_path, "--metadata", path) == 1
     for content in ("[]", "{"):
         path.write_text(content)
-        with pytest.raises(InvalidRequestError, match="--metadata"):
-            run(good_path, "--metadata", path)
+        capsys.readouterr()
+        assert run(good_path, "--metadata", path) == 1
+        assert capsys.readouterr().err.startswith(f"h3 check: --metadata: {path} ")
 
 
 def test_summary(good_path, good_file, tmp_path):
@@ -90,5 +144,21 @@ def test_keyframes_are_prepared_as_the_server_does(good_path, tmp_path, capsys):
     both = ("--first", tmp_path / "frame.png", "--last", tmp_path / "wide.png")
     assert run(good_path, *both, *sizes) == 0  # cropped: the middle of it
     assert set(json.loads(capsys.readouterr().out)["keyframe_psnr_db"]) == {"first", "last"}
-    with pytest.raises(InvalidRequestError, match=r"--first, --last: .* needs a canvas"):
-        run(good_path, "--first", tmp_path / "frame.png")
+
+
+def test_the_canvas_of_keyframes_is_the_files_own_unless_it_is_given(good_path, tmp_path, capsys):
+    frame = tmp_path / "frame.png"
+    Image.fromarray(moving_clip(1)[0]).save(frame)
+    assert run(good_path, "--first", frame) == 0
+    assert "the first frame is" in capsys.readouterr().out
+    for words in (("--width", 96), ("--metadata", tmp_path / "metadata.json")):
+        facts = {"fps": 24, "num_frames": 124, "duration_s": 5.166667, "width": 96}
+        (tmp_path / "metadata.json").write_text(json.dumps(facts))
+        assert run(good_path, "--first", frame, *words) == 1
+        assert "first frame (64, 64, 3), keyframe (64, 96, 3)" in capsys.readouterr().out
+    silent = tmp_path / "absent.mp4"
+    assert run(silent, "--first", frame) == 1
+    assert "does not open" in capsys.readouterr().out
+    frame.write_bytes(b"words")
+    assert run(good_path, "--first", frame) == 1
+    assert capsys.readouterr().err.startswith(f"h3 check: {frame}: unknown format (5 bytes) is not")

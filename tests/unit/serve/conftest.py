@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,7 +49,8 @@ def fits_easily(settings: ServeSettings) -> Preflight:
 @pytest.fixture
 def settings_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ServeSettings]:
     """Settings whose repository and checkpoint pass every check."""
-    monkeypatch.setattr("minimax_h3.serve.settings.identify", lambda path, task_type: None)
+    checkpoint = SimpleNamespace(dit_config=SimpleNamespace(head_dim=128))
+    monkeypatch.setattr("minimax_h3.serve.settings.identify", lambda path, task_type: checkpoint)
     monkeypatch.setattr("minimax_h3.serve.server_process.look_ahead", fits_easily)
     for name in MODELS:
         (tmp_path / "repository" / name / "1").mkdir(parents=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from minimax_h3.attention.capabilities import Processor
 from minimax_h3.core.config import StageConfig
 from minimax_h3.core.errors import BackendUnavailableError
 from minimax_h3.serve import gpus
@@ -55,6 +56,18 @@ class Driver:
     def __init__(self, status: int, count: int) -> None:
         self._status, self._count = status, count
 
+    def cuDeviceGet(self, handle, index: int) -> int:  # noqa: N802
+        handle._obj.value = 10 + index
+        return 0
+
+    def cuDeviceGetName(self, name, size: int, handle) -> int:  # noqa: N802
+        name.value = f"GPU with handle {handle.value}".encode()
+        return 0
+
+    def cuDeviceGetAttribute(self, figure, attribute: int, handle) -> int:  # noqa: N802
+        figure._obj.value = {75: 9, 76: 1}[attribute]
+        return 0
+
     def cuInit(self, flags: int) -> int:  # noqa: N802  # the driver's own name
         assert flags == 0
         return self._status
@@ -68,6 +81,23 @@ class Driver:
 def test_the_driver_is_asked(monkeypatch, status: int, count: int, counted: int) -> None:
     monkeypatch.setattr(gpus.ctypes, "CDLL", lambda name: Driver(status, count))
     assert gpus.count_gpus() == counted
+
+
+@pytest.mark.parametrize(
+    ("device", "handle"), [("auto", 10), ("cuda", 10), ("cuda:0", 10), ("cuda:1", 11)]
+)
+def test_the_driver_tells_what_a_gpu_is(machine, monkeypatch, device: str, handle: int) -> None:
+    machine(2)
+    monkeypatch.setattr(gpus.ctypes, "CDLL", lambda name: Driver(0, 2))
+    assert gpus.processor_of(device) == Processor("cuda", f"GPU with handle {handle}", (9, 1))
+
+
+@pytest.mark.parametrize(
+    ("device", "count", "torch"), [("cpu", 2, "2"), ("auto", 0, "2"), ("auto", 2, "2.13.0+cpu")]
+)
+def test_auto_without_a_gpu_that_pytorch_can_use_is_the_cpu(machine, device, count, torch) -> None:
+    machine(count, torch)
+    assert gpus.processor_of(device) == Processor("cpu")
 
 
 def test_nothing_is_started_and_another_machines_command_is_printed(settings_with, machine) -> None:

@@ -3,7 +3,6 @@
 import math
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +37,19 @@ def test_a_taken_port_is_named(settings_with: Settings, name: str) -> None:
             check_settings(settings_with(**{name: port}))
 
 
+@pytest.mark.parametrize("host", ["nosuch.invalid", "192.0.2.1", "::1", "127.0.0.1.5"])
+def test_a_host_that_is_not_here_is_named(settings_with: Settings, host: str) -> None:
+    legal = "; legal: an IPv4 address of this machine, a name of one, or 0.0.0.0 for all"
+    with pytest.raises(ConfigError, match=rf"^host: '{host}' cannot be used: .+{legal}$"):
+        check_settings(settings_with(host=host))
+    assert (
+        check_settings(
+            settings_with(host=host, http_port=1, grpc_port=2, metrics_port=3), starts=False
+        ).host
+        == host
+    )
+
+
 @pytest.mark.parametrize(
     ("first", "second"), [("http", "grpc"), ("http", "metrics"), ("grpc", "metrics")]
 )
@@ -63,13 +75,6 @@ def test_the_same_port_twice_is_refused(settings_with: Settings, first: str, sec
 def test_values_outside_their_range(settings_with: Settings, changes: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         settings_with(**changes)
-
-
-def test_a_media_root_that_is_no_folder_is_refused(settings_with: Settings, tmp_path: Path) -> None:
-    missing = tmp_path / "missing"
-    settings = settings_with(stage=replace(settings_with().stage, media_root=str(missing)))
-    with pytest.raises(ConfigError, match=f"media-root: {missing} is not a folder"):
-        check_settings(settings)
 
 
 def test_a_repository_without_a_model_is_refused(settings_with: Settings) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from h3_client import cli
 from minimax_h3.core.contracts import MODELS, PROBE_PARAMETER, WORKER_TOKEN_PARAMETER
 from minimax_h3.serve.server_api import ServerApi, ServerApiError, probe_body
 from minimax_h3.serve.shutdown import end_jobs
@@ -17,7 +18,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     asked: list[tuple[str, dict]] = []  # noqa: RUF012
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
         self.asked.append((self.path, body))
         code, text = self.answers.get(self.path, (404, "{}"))
         self.send_response(code)
@@ -120,3 +121,25 @@ def test_without_jobs_the_server_is_stopped_all_the_same() -> None:
     said: list[str] = []
     assert not end_jobs(ServerApi("127.0.0.1:9"), 60.0, lambda: False, said.append)
     assert said[0].startswith("stopping without ending the jobs")
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"parameters": {"media_root": {"string_value": "/srv/media"}}}, True),
+        ({"parameters": {"media_root": {"string_value": ""}}}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_health_tells_the_media_root(api, capsys, config: dict | None, told: bool) -> None:
+    Handler.answers["/v2/models/jobs/infer"] = jobs_answer({"jobs": []})
+    index = json.dumps([{"name": "jobs"}, {"name": "preprocess"}])
+    Handler.answers["/v2/repository/index"] = (200, index)
+    Handler.answers["/v2/health/live"] = (200, "")
+    Handler.answers["/v2/models/preprocess/infer"] = (200, "{}")
+    if config is not None:
+        Handler.answers["/v2/models/preprocess/config"] = (200, json.dumps(config))
+    assert cli.main(["health", "--url", api._address]) == 0
+    line = ["requests may name files below /srv/media"] if told else []
+    assert capsys.readouterr().out.splitlines() == ["jobs: answers", *line, "preprocess: answers"]

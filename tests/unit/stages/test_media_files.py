@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes.refusals import check_refusal
 
-from minimax_h3.core.errors import InvalidRequestError, NotAvailableError
+from minimax_h3.core.errors import ConfigError, InvalidRequestError, NotAvailableError
 from minimax_h3.core.limits import LIMITS
 from minimax_h3.stages.media_files import MediaFiles
 
@@ -47,7 +47,7 @@ def test_without_a_root_no_name_is_opened(root: Path) -> None:
     [
         *("../secret", "inner/../../secret", "inner/../a.png", "/etc/passwd", "./a.png", "."),
         *("", "inner", "inner/", "absent.png", "link", "inside", "up/secret", "pipe", "a.png/x"),
-        *("a\0.png", "x" * 5000, "//a.png", "/dev/zero", "inner//b.wav"),
+        *("a\0.png", "a\n.png", "x" * 5000, "//a.png", "/dev/zero", "inner//b.wav"),
     ],
 )
 def test_nothing_else_is_opened(root: Path, name: str) -> None:
@@ -103,3 +103,8 @@ def test_a_file_above_every_limit_is_not_read(root: Path) -> None:
         file.truncate(largest + 1)
     with pytest.raises(InvalidRequestError, match="has more than 52,428,800 bytes"):
         MediaFiles(str(root)).read(b"file:large.mp4", "references[0]")
+
+
+def test_a_root_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"media_root: '.*/absent' .* legal: an existing folder"):
+        MediaFiles(str(tmp_path / "absent"))

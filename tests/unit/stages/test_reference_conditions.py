@@ -23,13 +23,13 @@ from diffusers.modular_pipelines.minimax_h3.references import (
 )
 from fakes.ensemble import InProcessServer, server_of, stage_by_stage
 from fakes.small_media import clip, picture, sound
-from fakes.small_references import PICTURE_EDGE, VIDEO_EDGE, VIDEO_PIXELS, shrink
 from oracles.diffusers_pipeline import ReferenceClip, ReferencePipeline
 from PIL import Image
 
 from minimax_h3.core.plan import Plan
 from minimax_h3.denoise.session import pack
 from minimax_h3.packing.patchify import video_to_rows
+from minimax_h3.weights.manifest import stated_canvas
 
 WIDTH, HEIGHT, FRAMES, SEED = 96, 64, 124, 11
 PROMPT = "a red ball bounces on a blue floor"
@@ -70,25 +70,19 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def small_references() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        shrink(patch)
-        yield
-
-
-@pytest.fixture(scope="module")
-def server(small_references: None, tiny_checkpoint: Path) -> Iterator[InProcessServer]:
-    with server_of(tiny_checkpoint, device="cpu", task_type="combined") as running:
+def server(small_canvas_checkpoint: Path) -> Iterator[InProcessServer]:
+    with server_of(small_canvas_checkpoint, device="cpu", task_type="combined") as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def pipeline(tiny_diffusers_checkpoint: Path) -> ReferencePipeline:
+def pipeline(tiny_diffusers_checkpoint: Path, small_canvas_checkpoint: Path) -> ReferencePipeline:
+    canvas = stated_canvas(small_canvas_checkpoint)
     return ReferencePipeline(
         tiny_diffusers_checkpoint,
-        canvas_short_edge=VIDEO_EDGE,
-        canvas_max_pixels=VIDEO_PIXELS,
-        reference_image_short_edge=PICTURE_EDGE,
+        canvas_short_edge=canvas.short_edge,
+        canvas_max_pixels=canvas.max_area,
+        reference_image_short_edge=canvas.reference_short_edge,
     )
 
 
