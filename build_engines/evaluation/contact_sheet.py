@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw
 from build_engines.evaluation.library import Clip
 from build_engines.evaluation.tones import Wave
 
+_COLOURS = 128
 _FRAMES, _HEIGHT, _WAVE_WIDTH, _LINE, _GAP = 6, 72, 200, 14, 6
 _WIDEST = 2  # widths of a frame, in heights, that a row has room for
 
@@ -38,7 +39,7 @@ class ContactSheet:
         self._rows.append(row)
 
     def write(self, path: Path) -> None:
-        """Write the sheet as a PNG; nothing was added, nothing is written."""
+        """Write the sheet as a PNG of few colours; nothing was added, nothing is written."""
         if not self._rows:
             return
         height = sum(row.height for row in self._rows)
@@ -47,7 +48,8 @@ class ContactSheet:
         for row in self._rows:
             sheet.paste(row, (0, top))
             top += row.height
-        sheet.save(path)
+        few = sheet.quantize(_COLOURS, dither=Image.Dither.NONE)  # a fifth of the bytes
+        few.save(path, optimize=True)
 
 
 def _draw_wave(pen: ImageDraw.ImageDraw, wave: Wave, left: int) -> None:
