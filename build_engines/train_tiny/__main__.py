@@ -55,6 +55,8 @@ def _train(
             if arguments.resume is None:
                 raise InvalidRequestError("--decoder-only: needs --resume, whose latents it keeps")
             learner.keep_latents(arguments.resume)
+        if isinstance(learner, AudioLearner) and arguments.hold_latents is not None:
+            learner.hold_latents(arguments.hold_latents)
         use_graphs = device.type == "cuda" and not arguments.no_graphs
         run_piece(learner, _piece(arguments), arguments.folder, use_graphs=use_graphs, say=_say)
 
@@ -125,6 +127,10 @@ def build_parser() -> argparse.ArgumentParser:
         train.add_argument(
             "--decoder-only", action="store_true", help="keep the latents as they are"
         )
+        if make is _audio:
+            train.add_argument(
+                "--hold-latents", type=Path, help="piece whose latents stay, except at clicks"
+            )
         train.set_defaults(run=_train(make))
     for name, partition in (("dit", "FL2VA"), ("ref", "Ref2VA")):
         train = commands.add_parser(name, help=f"one piece of training of the {partition} networks")
