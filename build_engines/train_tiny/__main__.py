@@ -79,6 +79,7 @@ def _train_dit(arguments: argparse.Namespace) -> None:
         batch=arguments.batch or 32,
         formats=parse_formats(arguments.formats),
         held_out=arguments.held_out or 32,
+        bouncing=arguments.bouncing,
     )
     use_graphs = device.type == "cuda" and not arguments.no_graphs
     piece = _piece(arguments)
@@ -142,6 +143,9 @@ def build_parser() -> argparse.ArgumentParser:
         train.add_argument(
             "--formats", default="", help="WxHxF:SHARE,... instead of the usual ones"
         )
+        train.add_argument(
+            "--bouncing", type=_share, default=0.0, help="least share of documents with bounces"
+        )
         train.set_defaults(run=_train_dit, partition=partition)
 
     measure = commands.add_parser("report", help="figures of trained autoencoders, by the loaders")
@@ -156,6 +160,13 @@ def build_parser() -> argparse.ArgumentParser:
     sample.add_argument("--index", type=int, default=0)
     sample.set_defaults(run=_sample)
     return parser
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not legal; legal: 0 to 1")
+    return share
 
 
 def _add_piece(train: argparse.ArgumentParser, rate: float) -> None:
