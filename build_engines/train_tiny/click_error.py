@@ -12,17 +12,20 @@ from minimax_h3.core.constants import AUDIO_SAMPLE_RATE_HZ
 _TAPS = 129  # 4 ms
 _INSIDE_HZ = 250.0  # of the band lie its edges: no tone passes, and its octave with -44 dB
 _WINDOWS_AND_HOPS = ((32, 8), (128, 32), (512, 128))  # samples: 1, 4 and 16 ms
-# Power of the band over a whole sound that counts as none; a click in the middle has 3.9.
-_SILENT = 0.1
-_LEAST = 1e-6  # power in a window at which an amplitude is no longer steep
+# Squared amplitudes of the band, summed over a sound, that count as none; a soft click has 4.
+_SILENT = 1.0
+_FLAT = 1e-3  # squared relative distance up to which there is no hurry to do better
+_FAINT = 1e-3  # amplitude that is as good as none; a click in the middle has 0.25
+_LEAST = 1e-10  # power in a window at which its amplitude is no longer steep
 
 
 class ClickError(nn.Module):
-    """Relative distance of short-time amplitudes in the band of clicks.
+    """Distance of short-time amplitudes in the band of clicks, relative and in decibels.
 
     An error of the waveform punishes a click whose phase is wrong twice as much as a missing one,
     so a model that cannot place it to 0.1 ms leaves it out. Amplitudes over 1 ms say where a click
-    is, those over 16 ms that one is near, and from none the way to some is steep.
+    is, those over 16 ms that one is near. On the way from none to some the relative distance alone
+    hardly falls, beside all that tones still ask for; the distance in decibels does.
     """
 
     band: Tensor
@@ -43,17 +46,14 @@ class ClickError(nn.Module):
 
         Returns:
             [B]: about 0 for the same clicks at the same times, 1 for none at all. Where the
-            original has none, what `decoded` has of them counts against a tenth of a soft click.
+            original has none, what `decoded` has of them counts against a quarter of a soft one.
         """
         ours, theirs = self._power(decoded), self._power(wave)
         errors = []
         for size, hop in _WINDOWS_AND_HOPS:
             window = self.get_buffer(f"window{size}")
             found, wanted = (_amplitude(power, window, hop) for power in (ours, theirs))
-            distance, level = (
-                hop * amplitude.square().sum((1, 2)) for amplitude in (found - wanted, wanted)
-            )
-            errors.append((distance / (level + _SILENT) + 1e-8).sqrt())
+            errors.append(0.5 * (_relative(found, wanted, hop) + _in_decibels(found, wanted)))
         return torch.stack(errors).mean(0)
 
     def _power(self, wave: Tensor) -> Tensor:
@@ -65,6 +65,20 @@ def _amplitude(power: Tensor, window: Tensor, hop: int) -> Tensor:
     margin = window.shape[-1] // 2
     smooth = F.conv1d(F.pad(power, (margin, margin)), window, stride=hop)
     return (smooth + _LEAST).sqrt() - math.sqrt(_LEAST)
+
+
+def _relative(found: Tensor, wanted: Tensor, hop: int) -> Tensor:
+    """Root of the squared distance over the squares of what is wanted, [B]."""
+    distance, level = (hop * x.square().sum((1, 2)) for x in (found - wanted, wanted))
+    return (distance / (level + _SILENT) + _FLAT).sqrt() - math.sqrt(_FLAT)
+
+
+def _in_decibels(found: Tensor, wanted: Tensor) -> Tensor:
+    """Distance of levels where there are clicks, by their squares; that of silence is 1, [B]."""
+    heard = wanted.square()
+    ratio = (found + _FAINT).log() - (wanted + _FAINT).log()
+    whole = (heard * (wanted / _FAINT).log1p()).sum((1, 2))
+    return (heard * ratio.abs()).sum((1, 2)) / (whole + _FAINT)
 
 
 def _band_pass() -> Tensor:

@@ -36,7 +36,7 @@ def click_error(decoded: torch.Tensor, wave: torch.Tensor) -> float:
 
 
 def test_a_missing_click_is_the_whole_error_and_the_right_one_none() -> None:
-    assert click_error(struck(level=0), struck()) == pytest.approx(1.0, abs=0.03)
+    assert click_error(struck(level=0), struck()) == pytest.approx(0.95, abs=0.03)
     assert click_error(struck(), struck()) < 1e-3
     assert torch.equal(
         struck(),
@@ -65,21 +65,25 @@ def test_the_error_falls_as_a_click_nears_its_time() -> None:
 def test_the_error_falls_as_a_click_nears_its_level() -> None:
     for levels in ((0.0, 0.1, 0.3, 0.6, 0.9, 1.0), (2.5, 1.8, 1.3, 1.0)):
         errors = [click_error(struck(level=level), struck()) for level in levels]
-        assert np.all(np.diff(errors) < -0.05)
+        assert np.all(np.diff(errors) < -0.03)
+
+
+def slope_at(level: float) -> float:
+    gain = torch.tensor(level, requires_grad=True)
+    decoded = struck(level=0) + gain * (struck() - struck(level=0))
+    (slope,) = torch.autograd.grad(ClickError()(decoded, struck()).sum(), gain)
+    return slope.item()
 
 
 def test_a_faint_click_is_drawn_on() -> None:
-    """From next to nothing the error falls as steeply as from the half: nothing is no rest."""
-    for level in (0.01, 0.5):
-        gain = torch.tensor(level, requires_grad=True)
-        decoded = struck(level=0) + gain * (struck() - struck(level=0))
-        (slope,) = torch.autograd.grad(ClickError()(decoded, struck()).sum(), gain)
-        assert -1.4 < slope.item() < -0.7
+    """A decoder without clicks leaves a thousandth of one: from there the error falls steepest."""
+    assert slope_at(0.001) < 20 * slope_at(0.5) < 0
+    assert slope_at(0.01) < 5 * slope_at(0.5)
 
 
 def test_false_clicks_count_and_tones_do_not() -> None:
     silent = torch.zeros(1, 1, RATE)
-    assert click_error(struck(), struck(level=0)) > 2
+    assert click_error(struck(), struck(level=0)) > 1
     assert click_error(struck(level=0), silent) < 0.02
     times = torch.arange(RATE) / RATE
     highest = 0.28 * tone(torch.tensor(784.0), times)[None, None].float()
