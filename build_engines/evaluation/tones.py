@@ -19,7 +19,7 @@ _SAME_SEMITONES = 1.5  # closer peaks are one tone
 _OVERTONE_SEMITONES = 0.5
 _PAN_WINDOW = 4096
 _MIN_LEVEL_SHARE = 0.2
-_CLICK_BAND_HZ = (1900.0, 4500.0)
+CLICK_BAND_HZ = (1900.0, 4500.0)
 _BAND_EDGE_HZ = 150.0
 _CLICK_SMOOTH_S = 0.0008
 _MIN_CLICK = 0.03
@@ -140,7 +140,7 @@ def _click_envelope(wave: Wave) -> Array:
     mono = wave.astype(np.float64).sum(0)
     spectrum = np.fft.fft(mono)
     frequency = np.fft.fftfreq(len(mono), 1 / RATE)
-    low, high = _CLICK_BAND_HZ
+    low, high = CLICK_BAND_HZ
     rising = np.clip((frequency - low) / _BAND_EDGE_HZ, 0, 1)
     falling = np.clip((high - frequency) / _BAND_EDGE_HZ, 0, 1)
     # Positive frequencies only: the result is the analytic signal, its magnitude the envelope.

@@ -55,6 +55,8 @@ def _train(
             if arguments.resume is None:
                 raise InvalidRequestError("--decoder-only: needs --resume, whose latents it keeps")
             learner.keep_latents(arguments.resume)
+        if isinstance(learner, AudioLearner) and arguments.hold_latents is not None:
+            learner.hold_latents(arguments.hold_latents)
         use_graphs = device.type == "cuda" and not arguments.no_graphs
         run_piece(learner, _piece(arguments), arguments.folder, use_graphs=use_graphs, say=_say)
 
@@ -77,6 +79,7 @@ def _train_dit(arguments: argparse.Namespace) -> None:
         batch=arguments.batch or 32,
         formats=parse_formats(arguments.formats),
         held_out=arguments.held_out or 32,
+        bouncing=arguments.bouncing,
     )
     use_graphs = device.type == "cuda" and not arguments.no_graphs
     piece = _piece(arguments)
@@ -125,6 +128,10 @@ def build_parser() -> argparse.ArgumentParser:
         train.add_argument(
             "--decoder-only", action="store_true", help="keep the latents as they are"
         )
+        if make is _audio:
+            train.add_argument(
+                "--hold-latents", type=Path, help="piece whose latents stay, except at clicks"
+            )
         train.set_defaults(run=_train(make))
     for name, partition in (("dit", "FL2VA"), ("ref", "Ref2VA")):
         train = commands.add_parser(name, help=f"one piece of training of the {partition} networks")
@@ -135,6 +142,9 @@ def build_parser() -> argparse.ArgumentParser:
         train.add_argument("--pool-seconds", type=float, default=60.0, help="for encoding them")
         train.add_argument(
             "--formats", default="", help="WxHxF:SHARE,... instead of the usual ones"
+        )
+        train.add_argument(
+            "--bouncing", type=_share, default=0.0, help="least share of documents with bounces"
         )
         train.set_defaults(run=_train_dit, partition=partition)
 
@@ -150,6 +160,13 @@ def build_parser() -> argparse.ArgumentParser:
     sample.add_argument("--index", type=int, default=0)
     sample.set_defaults(run=_sample)
     return parser
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not legal; legal: 0 to 1")
+    return share
 
 
 def _add_piece(train: argparse.ArgumentParser, rate: float) -> None:

@@ -133,6 +133,11 @@ def parse_caption(text: str) -> Request:
     return Request(tuple(wishes), ground[1] if ground else None)
 
 
+def says_bounce(text: str) -> bool:
+    """Whether a caption or a prompt tells of a bounce; all of them name what objects do."""
+    return re.search(dict(_MOTION_WORDS)["bounce"], text) is not None
+
+
 _SPEED = f"(?:(?:{'|'.join(_ADVERBS.values())}) )?"
 _BARE = rf"(?:bounces|blinks)(?: (?:{'|'.join(_ADVERBS.values())}))?"
 _FORMS = (form for forms in _PHRASES.values() for form in forms if not form.endswith("{}"))

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from build_engines.train_tiny import model_configs
+from build_engines.train_tiny.captions import says_bounce
 from build_engines.train_tiny.dit_files import (
     TEXT,
     TRANSFORMER,
@@ -94,6 +96,7 @@ class Source:
         visual: condition rows of the pool that this kind uses.
         pads: features of the pool that this kind uses.
         columns: int64 on the device, where the features go.
+        bouncing: numbers of the pool's documents that bounce.
     """
 
     presenter: Presenter
@@ -101,6 +104,7 @@ class Source:
     visual: slice
     pads: slice
     columns: Tensor
+    bouncing: NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -112,12 +116,15 @@ class LearnerOptions:
         batch: documents a step.
         shares: share of the steps of each format.
         evaluation: held-out documents of each kind.
+        bouncing: least share of documents that bounce, the only ones with clicks; one in four does
+            by chance.
     """
 
     seed: int = 0
     batch: int = 32
     shares: Mapping[Format, float] = field(default_factory=dict)
     evaluation: int = 32
+    bouncing: float = 0.0
 
 
 class DitLearner:
@@ -177,6 +184,7 @@ class DitLearner:
                     _slot(each, pool.visual.shape[1]),
                     _slot(each, pool.features.shape[1]),
                     presenter.pads.to(self._device),
+                    np.flatnonzero([says_bounce(prompts[-1]) for prompts in pool.prompts]),
                 )
         return sources
 
@@ -189,9 +197,22 @@ class DitLearner:
         source = self._sources[kind]
         rng = np.random.default_rng([self._options.seed, step])
         prompts = source.pool.prompts
-        items = rng.integers(len(prompts), size=self._options.batch).tolist()
+        items = self._items(source, rng).tolist()
         chosen = [prompts[item][int(rng.integers(len(prompts[item])))] for item in items]
         return source.presenter.batch(items, chosen)
+
+    def _items(self, source: Source, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Numbers of documents; which of them are made to bounce has nothing to do with the noise.
+
+        A weight on the rows of clicks would make the model expect more clicks than there are; more
+        prompts that ask for them do not.
+        """
+        count = self._options.batch
+        items = rng.integers(len(source.pool.prompts), size=count)
+        if not self._options.bouncing or not len(source.bouncing):
+            return items
+        chosen = rng.random(count) < self._options.bouncing
+        return np.where(chosen, rng.choice(source.bouncing, count), items)
 
     def losses(self, kind: str, batch: DocumentBatch, /) -> dict[str, Tensor]:
         """Squared error of the velocities of target rows, picture and sound."""

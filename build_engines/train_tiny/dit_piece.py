@@ -49,6 +49,7 @@ class DitPiece:
         batch: documents a step.
         formats: share of each size; the trained ones if empty.
         held_out: documents of each kind in an evaluation.
+        bouncing: least share of documents that bounce.
     """
 
     partition: str
@@ -60,6 +61,7 @@ class DitPiece:
     batch: int = 32
     formats: tuple[tuple[Format, float], ...] = ()
     held_out: int = _HELD_OUT
+    bouncing: float = 0.0
 
 
 def parse_formats(text: str) -> tuple[tuple[Format, float], ...]:
@@ -119,7 +121,7 @@ def run_dit_piece(
         device,
         pools,
         held_out,
-        LearnerOptions(piece.seed, settings.batch, formats, settings.held_out),
+        LearnerOptions(piece.seed, settings.batch, formats, settings.held_out, settings.bouncing),
         ops,
     )
     del encoders
@@ -179,6 +181,7 @@ def _write_facts(
         "seed": piece.seed,
         "peak_rate": piece.peak_rate,
         "batch": settings.batch,
+        "bouncing": settings.bouncing,
         "compiled": ops.compiled,
         "steps": steps,
         "seconds": last["seconds"],

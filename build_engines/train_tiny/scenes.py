@@ -89,6 +89,10 @@ class Scene:
         """Length of the picture."""
         return self.num_frames / VIDEO_FPS
 
+    def bounce_times(self, seconds: float) -> list[float]:
+        """Times of contact of all objects, in rising order."""
+        return sorted(time for thing in self.objects for time in thing.bounce_times(seconds))
+
 
 class Draw:
     """Random choices of one scene; the same for the same seed and index on every machine."""

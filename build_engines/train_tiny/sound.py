@@ -27,7 +27,9 @@ def click(since_s: Tensor) -> Tensor:
     return burst * torch.exp(-since_s / words.CLICK_DECAY_S) * (since_s >= 0)
 
 
-def render_sound(scenes: SceneTensors, width: int, height: int, num_samples: int) -> Tensor:
+def render_sound(
+    scenes: SceneTensors, width: int, height: int, num_samples: int, *, clicks: bool = True
+) -> Tensor:
     """Waveform from each scene's `first_s` on.
 
     Args:
@@ -35,6 +37,7 @@ def render_sound(scenes: SceneTensors, width: int, height: int, num_samples: int
         width: of the canvas in pixels; it scales the pan.
         height: of the canvas in pixels; it scales the loudness.
         num_samples: at 32 kHz.
+        clicks: without them, the tones alone.
 
     Returns:
         fp32 in (-1, 1), [B, 2, samples], left and right.
@@ -50,11 +53,12 @@ def render_sound(scenes: SceneTensors, width: int, height: int, num_samples: int
     lasting = (scenes.motion[:, :, _DUTY, None] > 1).to(times.dtype)
     gate = lasting + (1 - lasting) * fade_in * fade_out
     level = words.TONE_LEVEL * state.radius / largest * gate
-    bounces = (scenes.motion[:, :, _HOP, None] != 0).to(times.dtype)
-    # The phase also counts back beyond the start of a scene, where no bounce is heard.
-    heard = (state.phase_s <= times[:, None]).to(times.dtype)
     sound = level * tone(scenes.pitch_hz[..., None], times[:, None])
-    sound = sound + words.CLICK_LEVEL * bounces * heard * click(state.phase_s)
+    if clicks:
+        bounces = (scenes.motion[:, :, _HOP, None] != 0).to(times.dtype)
+        # The phase also counts back beyond the start of a scene, where no bounce is heard.
+        heard = (state.phase_s <= times[:, None]).to(times.dtype)
+        sound = sound + words.CLICK_LEVEL * bounces * heard * click(state.phase_s)
     left, right = quarter_turn_pan(state.x, width)
     sound = sound * state.present
     return torch.stack(((sound * left).sum(1), (sound * right).sum(1)), dim=1)

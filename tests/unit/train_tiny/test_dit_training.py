@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from build_engines.h3_tiny import part_sizes
 from build_engines.train_tiny import dit_learner, model_configs
 from build_engines.train_tiny.architecture import new_audio_vae, new_video_vae
+from build_engines.train_tiny.captions import says_bounce
 from build_engines.train_tiny.dit_files import resume_text
 from build_engines.train_tiny.dit_learner import (
     DitLearner,
@@ -84,6 +85,26 @@ def test_noise_levels_follow_the_shifts_that_the_checkpoint_states(
         sigma / (shift - (shift - 1) * sigma) for sigma, shift in zip(seen, (9, 2), strict=True)
     ]
     torch.testing.assert_close(points[0], points[1])
+
+
+def test_bounces_are_drawn_more_often_at_any_noise_level(encoders: Encoders) -> None:
+    """Noise levels rise with the place in a batch, so bounces must not come first."""
+    learner = learner_of(encoders, ["text"], count=12, batch=64)
+    (kind, source), *_ = learner._sources.items()
+    assert {says_bounce(source.pool.prompts[item][-1]) for item in source.bouncing} == {True}
+    assert 0 < len(source.bouncing) < 12
+
+    def bouncing() -> np.ndarray:
+        items = [learner.draw(kind, step).items.numpy() for step in range(8)]
+        return np.isin(items, source.bouncing)
+
+    by_chance = bouncing().mean()
+    assert by_chance == pytest.approx(len(source.bouncing) / 12, abs=0.08)
+    learner._options.bouncing = 0.5
+    drawn = bouncing()
+    expected = 0.5 + 0.5 * len(source.bouncing) / 12
+    assert drawn.mean() == pytest.approx(expected, abs=0.08)
+    assert drawn[:, :32].mean() == pytest.approx(drawn[:, 32:].mean(), abs=0.12)
 
 
 def test_a_pool_ends_in_time(encoders: Encoders) -> None:
