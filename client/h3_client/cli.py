@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 from types import ModuleType
 
 from h3_client.errors import H3ClientError
+from minimax_h3.core.errors import H3Error
 
 GROUP = "h3.commands"
 DISTRIBUTION = "minimax-h3-triton"
@@ -67,7 +68,7 @@ def _run(point: EntryPoint, rest: Sequence[str], *, debug: bool) -> int:
 def _words(error: Exception) -> str:
     if isinstance(error, H3ClientError):
         return f"{error.status}: {error}"
-    if isinstance(error, OSError):
+    if isinstance(error, OSError | H3Error):
         return str(error)
     return f"{type(error).__name__}: {error} (h3 --debug ... shows where)"
 

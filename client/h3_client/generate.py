@@ -145,6 +145,9 @@ def request_fields(args: argparse.Namespace) -> dict[str, Any]:
         except ValueError as error:
             message = f"--option {text}: not JSON ({error}); a text needs quotes: {name}='\"...\"'"
             raise H3ClientError(INVALID_ARGUMENT, message) from error
+        if fields[name] is None:
+            message = f"--option {text}: null is no value; legal: leave the option out"
+            raise H3ClientError(INVALID_ARGUMENT, message)
         given_by[name] = "another --option"
     return fields
 

@@ -42,8 +42,7 @@ def test_one_job_moves_the_weights_of_each_model_once(
 ) -> None:
     client = by_turns.client()
     first, second = client.generate(**REQUEST), client.generate(**REQUEST)
-    grown = {name: after - moves(first)[name] for name, after in moves(second).items()}
-    assert grown == {"text_encoder": 1, "denoiser": 1, "video_decoder": 1}
+    assert moves(second) == {"text_encoder": 1, "denoiser": 1, "video_decoder": 1}
     with H3Client(server.grpc_url) as resident:
         alone = resident.generate(**REQUEST)
     assert hashes(first) == hashes(second) == hashes(alone)

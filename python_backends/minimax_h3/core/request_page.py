@@ -96,7 +96,7 @@ weights take any. Without a size a clip has the canvas of the table above.
   --width 128 --height 128 --steps 20
 .venv/bin/python -c \\
   "import av; next(av.open('t2va.mp4').decode(video=0)).to_image().save('first.png')"
-.venv/bin/h3 generate "a red circle drifts to the right on a blue ground" -o fl2va.mp4 \\
+.venv/bin/h3 generate "a red circle bounces to the left on a blue ground" -o fl2va.mp4 \\
   --width 128 --height 128 --steps 20 --first first.png
 .venv/bin/h3 generate "video 1 goes on: a red circle bounces to the left on a blue ground" \\
   -o ref2va.mp4 --width 128 --height 128 --steps 20 --ref t2va.mp4 --start 2.8

@@ -43,7 +43,7 @@ from minimax_h3.ops.row_ops import select_row_ops
 from minimax_h3.stages.base import BatchStage, StageContext, StageRequest, text_tensor
 from minimax_h3.stages.checkpoint import open_checkpoint
 from minimax_h3.stages.job_client import JobClient
-from minimax_h3.stages.offload import DeviceWeights, device_weights
+from minimax_h3.stages.offload import DeviceWeights, Moves, device_weights
 from minimax_h3.stages.pace import Pace
 from minimax_h3.stages.torch_device import Placement, choose_placement
 from minimax_h3.stages.warm_up import warm_up
@@ -82,6 +82,7 @@ class DitStage:
         self._hang_at_step = context.config.test_hang_at_step
         self._pace = Pace.on(placement.device)
         self._weights = weights
+        self._costs: dict[str, Moves] = {}  # of the weights, by session
 
     @classmethod
     def load(cls, context: StageContext) -> BatchStage:
@@ -176,12 +177,17 @@ class DitStage:
             torch.from_numpy(request.array(name)[0].copy()) for name in CONDITIONING
         )
         conditioning = Conditioning(embeds, tags, visual, sound)
+        cost = Moves()
 
         def prepare() -> DenoiseSession:
-            with self._weights.on_device():
+            with self._weights.on_device() as brought:
+                cost.add(brought)
                 return DenoiseSession.prepare(self._runtime, plan, seed, conditioning)
 
         self._sessions.start(session_id, prepare)
+        self._costs[session_id] = cost
+        for gone in self._costs.keys() - set(self._sessions.ids()):
+            del self._costs[gone]
         return _state(ready=False)
 
     def _step(self, request: StageRequest, session_id: str) -> Answer:
@@ -189,7 +195,8 @@ class DitStage:
         step = int(request.array("STEP").reshape(-1)[0])
         if self._hang_at_step and step == self._hang_at_step:
             threading.Event().wait()
-        with self._weights.on_device():
+        with self._weights.on_device() as brought:
+            self._costs.get(session_id, Moves()).add(brought)
             began = time.perf_counter()
             if not self._sessions.step(session_id, step):
                 return _state(ready=False)
@@ -219,6 +226,7 @@ class DitStage:
         wanted = "WANT_LATENTS" in request.tensors and bool(request.array("WANT_LATENTS").all())
         began = time.perf_counter()
         latents = self._sessions.end(session_id, wanted)
+        cost = self._costs.pop(session_id, Moves())
         if not len(self._sessions):
             self._placement.release_cached()
         if latents is None:
@@ -229,7 +237,7 @@ class DitStage:
             **_state(
                 ready=True,
                 tail_s=time.perf_counter() - began,
-                facts={"peak_bytes": self._placement.peak_bytes(), **self._weights.facts()},
+                facts={"peak_bytes": self._placement.peak_bytes(), **self._weights.facts(cost)},
             ),
             "VIDEO_LATENTS": video[None],
             "AUDIO_LATENTS": audio[None],

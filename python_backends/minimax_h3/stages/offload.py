@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +23,26 @@ from minimax_h3.stages.torch_device import Placement
 
 _WATCH_S = 0.02  # how soon an idle model notices that another wants the turn
 _FREED_WAIT_S = 5.0  # the driver frees the memory of a process a moment after its locks
+
+
+@dataclass(slots=True)
+class Moves:
+    """What a job's use of weights cost.
+
+    Attributes:
+        moves: how often they had to be brought.
+        waited_s: seconds until it was this model's turn.
+        brought_s: seconds of the copies.
+    """
+
+    moves: int = 0
+    waited_s: float = 0.0
+    brought_s: float = 0.0
+
+    def add(self, other: "Moves") -> None:
+        """Count another use."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 class DeviceWeights(Protocol):
@@ -37,12 +58,12 @@ class DeviceWeights(Protocol):
         ...
 
     @contextmanager
-    def on_device(self) -> Iterator[None]:
+    def on_device(self) -> Iterator[Moves]:
         """Around everything that reads weights; several threads may be inside, none twice."""
         ...
 
-    def facts(self) -> dict[str, object]:
-        """What the metadata says about it."""
+    def facts(self, *uses: Moves) -> dict[str, object]:
+        """What the metadata says about the uses of a job."""
         ...
 
 
@@ -58,12 +79,13 @@ class ResidentWeights:
         """Nothing to do."""
 
     @contextmanager
-    def on_device(self) -> Iterator[None]:
+    def on_device(self) -> Iterator[Moves]:
         """They are."""
-        yield
+        yield Moves()
 
-    def facts(self) -> dict[str, object]:
+    def facts(self, *uses: Moves) -> dict[str, object]:
         """Nothing to say."""
+        del uses
         return {}
 
 
@@ -85,8 +107,6 @@ class OffloadedWeights:
         self._change = threading.Condition()
         self._users = 0
         self._here = False
-        self._moves = 0
-        self._waited_s = self._brought_s = 0.0
         threading.Thread(target=self._watch, name="gpu-turn", daemon=True).start()
 
     @contextmanager
@@ -110,44 +130,56 @@ class OffloadedWeights:
         )
 
     @contextmanager
-    def on_device(self) -> Iterator[None]:
+    def on_device(self) -> Iterator[Moves]:
         """Wait for the turn if another model has it, and bring the weights over if they are away.
+
+        Yields:
+            What that cost.
 
         Raises:
             torch.OutOfMemoryError: the device has no room although it is this model's turn.
         """
-        self._enter()
+        cost = self._enter()
         try:
-            yield
+            yield cost
         finally:
             self._leave()
 
-    def facts(self) -> dict[str, object]:
-        """Moves to the device so far; of the newest, seconds of the wait and of the move."""
-        seconds = {"waited_s": self._waited_s, "brought_s": self._brought_s}
-        return {"offload": {"moves": self._moves, **{k: round(v, 3) for k, v in seconds.items()}}}
+    def facts(self, *uses: Moves) -> dict[str, object]:
+        """The sum of a job's uses."""
+        whole = Moves()
+        for use in uses:
+            whole.add(use)
+        return {
+            "offload": {
+                "moves": whole.moves,
+                "waited_s": round(whole.waited_s, 3),
+                "brought_s": round(whole.brought_s, 3),
+            }
+        }
 
     @property
     def _bytes(self) -> int:
         return sum(tensor.nbytes for tensor in self._waiting)
 
-    def _enter(self) -> None:
+    def _enter(self) -> Moves:
+        cost, began = Moves(), time.perf_counter()
         with self._change:
             # Those inside leave before anybody else enters, or a busy model would keep its turn.
             while self._here and self._users and self._turn.is_wanted():
                 self._change.wait(_WATCH_S)
             self._give_if_wanted()
             if not self._here:
-                began = time.perf_counter()
                 self._turn.take()
-                self._waited_s = time.perf_counter() - began
+                cost.waited_s = time.perf_counter() - began
                 try:
-                    self._bring()
+                    self._bring(cost)
                 except BaseException:
                     self._turn.give()
                     raise
                 self._here = True
             self._users += 1
+        return cost
 
     def _leave(self) -> None:
         with self._change:
@@ -168,7 +200,7 @@ class OffloadedWeights:
             self._here = False
             self._turn.give()
 
-    def _bring(self) -> None:
+    def _bring(self, cost: Moves) -> None:
         if not self._parameters:
             return  # they are about to be loaded
         began = time.perf_counter()
@@ -179,9 +211,8 @@ class OffloadedWeights:
             parameter.data = brought
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self._moves += 1
-        self._brought_s = time.perf_counter() - began
-        self._log.info("brought %.2f GB in %.2f s", self._bytes / 1e9, self._brought_s)
+        cost.moves, cost.brought_s = 1, time.perf_counter() - began
+        self._log.info("brought %.2f GB in %.2f s", self._bytes / 1e9, cost.brought_s)
 
     def _take_away(self) -> None:
         if self._device.type == "cuda":

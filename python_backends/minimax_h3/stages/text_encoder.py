@@ -61,13 +61,13 @@ class TextEncoderStage:
         self._jobs.progress(plan, self.name)
         self._placement.watch_peak()
         began = time.perf_counter()
-        with self._weights.on_device():
+        with self._weights.on_device() as cost:
             embeds = self._encoder.encode(request.array("TOKEN_IDS"), self._vision(request))
             rows = embeds.float().cpu().numpy()[None]
         facts = {
             "seconds": round(time.perf_counter() - began, 6),
             **self._placement.facts(),
-            **self._weights.facts(),
+            **self._weights.facts(cost),
         }
         self._placement.release_cached()
         return {"PROMPT_EMBEDS": rows, "TEXT_ENCODER_INFO": text_tensor(json.dumps(facts))}

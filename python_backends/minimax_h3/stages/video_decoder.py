@@ -72,7 +72,7 @@ class VideoDecoderStage:
         plan = Plan.from_json(request.text("PLAN"))
         self._placement.watch_peak()
         began = time.perf_counter()
-        with self._weights.on_device():
+        with self._weights.on_device() as cost:
             decoded = [
                 self._decode(plan, index, latents)
                 for index, latents in enumerate(request.array("VIDEO_LATENTS"))
@@ -82,7 +82,7 @@ class VideoDecoderStage:
             "decode_s": round(sum(clip.decode_s for clip in decoded), 6),
             "last_clip_to_file_s": round(decoded[-1].finish_s, 6),
             **self._placement.facts(),
-            **self._weights.facts(),
+            **self._weights.facts(cost),
         }
         frames = [np.concatenate(clip.frames) for clip in decoded if clip.frames]
         if len(frames) != len(decoded) * plan.return_frames:

@@ -132,7 +132,7 @@ def decode_error(model: str, text: str) -> H3Error:
     if match is None and _AWAY.search(text):
         return CapacityError(f"{model} is being started again; retry after {RETRY_AFTER_S:g} s")
     if match is None and _DEAD in text:
-        return WorkerLostError(f"{model}: {text}")
+        return WorkerLostError(f"the process of {model} died or hung; retry ({text})")
     if match is None:
         return RemoteStageError(f"{model}: {text}")
     return error_of(match["kind"], match["message"])

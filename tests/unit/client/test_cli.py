@@ -6,6 +6,7 @@ import pytest
 
 from h3_client import cli
 from h3_client.errors import H3ClientError
+from minimax_h3.core.errors import InvalidRequestError
 
 
 class Point:
@@ -69,6 +70,7 @@ def test_no_or_an_unknown_command_gets_the_help_and_code_2(commands, capsys, wor
     [
         (H3ClientError("UNAVAILABLE", "full"), 1, "h3 one: UNAVAILABLE: full"),
         (FileNotFoundError(2, "No such file", "a.mp4"), 1, "No such file"),
+        (InvalidRequestError("a.mp4: odd"), 1, "h3 one: a.mp4: odd"),
         (ValueError("odd"), 1, "h3 one: ValueError: odd"),
         (KeyboardInterrupt(), 130, "h3 one: interrupted"),
     ],

@@ -236,6 +236,7 @@ def test_a_bad_place_is_refused_before_anything_is_sent(server, tmp_path: Path, 
         ("prompt=1", "--option prompt=1: prompt is given already, by the prompt; legal: once"),
         ("return_frames=true", "writes MP4 files"),
         ("frames=true", "writes MP4 files"),
+        ("video_crf=null", "video_crf=null: null is no value; legal: leave the option out"),
     ],
 )
 def test_bad_options_are_refused(server, capsys, option: str, complaint: str) -> None:

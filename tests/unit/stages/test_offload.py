@@ -6,6 +6,8 @@ A second copy in host memory stands for the GPU: what is moved, when and by whom
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from torch import nn
 from minimax_h3.core.config import StageConfig
 from minimax_h3.stages.base import StageContext
 from minimax_h3.stages.gpu_turn import GpuTurn
-from minimax_h3.stages.offload import OffloadedWeights, ResidentWeights, device_weights
+from minimax_h3.stages.offload import Moves, OffloadedWeights, ResidentWeights, device_weights
 from minimax_h3.stages.torch_device import Placement
 
 LOG = logging.getLogger("test")
@@ -32,14 +34,17 @@ class Model:
             self.layer.weight.fill_(value)
             self.weights.adopt(self.layer)
         self.waiting = self.weights._waiting[0].data_ptr()
+        self.moves = 0
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        with self.weights.on_device() as cost:
+            self.moves += cost.moves
+            yield
 
     @property
     def is_away(self) -> bool:
         return self.layer.weight.data_ptr() == self.waiting
-
-    @property
-    def moves(self) -> int:
-        return self.weights.facts()["offload"]["moves"]
 
 
 def until(reached, seconds: float = 5.0) -> None:
@@ -52,16 +57,16 @@ def until(reached, seconds: float = 5.0) -> None:
 def test_weights_move_when_another_model_wants_the_turn_and_not_before(tmp_path: Path) -> None:
     first = Model(tmp_path, 1.0)
     for _ in range(3):
-        with first.weights.on_device():
+        with first.on_device():
             assert not first.is_away
     assert first.moves == 0  # they were loaded there
     second = Model(tmp_path, 2.0)  # it loads in its own turn, for which the idle first makes room
     assert first.is_away
     assert not second.is_away
-    with first.weights.on_device():
+    with first.on_device():
         assert second.is_away
         assert torch.equal(first.layer.weight, torch.full((4, 4), 1.0))
-    with second.weights.on_device():
+    with second.on_device():
         assert first.is_away
         assert torch.equal(second.layer.weight, torch.full((4, 4), 2.0))
     assert (first.moves, second.moves) == (1, 1)
@@ -128,10 +133,27 @@ def test_a_failed_move_leaves_the_turn_to_others(
         broken.setattr(first.weights, "_wait_for_room", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError), first.weights.on_device():
             pass
-    with second.weights.on_device():
+    with second.on_device():
         assert not second.is_away
-    with first.weights.on_device():
+    with first.on_device():
         assert not first.is_away
+
+
+def test_a_job_is_told_the_cost_of_its_own_uses(tmp_path: Path) -> None:
+    first, second = Model(tmp_path, 1.0), Model(tmp_path, 2.0)
+    with second.on_device():
+        pass
+    with first.weights.on_device() as moved:
+        pass
+    with first.weights.on_device() as stayed:
+        pass
+    assert (moved.moves, stayed) == (1, Moves())
+    assert moved.brought_s > 0
+    told = first.weights.facts(moved, stayed, Moves(1, 0.25, 0.5))["offload"]
+    assert told["moves"] == 2
+    assert told["waited_s"] == pytest.approx(0.25 + moved.waited_s, abs=1e-3)
+    assert told["brought_s"] == pytest.approx(0.5 + moved.brought_s, abs=1e-3)
+    assert ResidentWeights().facts(moved) == {}
 
 
 def test_what_lies_elsewhere_stays_there(tmp_path: Path) -> None:

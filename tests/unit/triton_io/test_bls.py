@@ -74,7 +74,10 @@ def test_a_client_never_sees_the_kind() -> None:
 
 def test_the_servers_own_errors_name_the_model() -> None:
     fail_with("[request id: <id_unknown>] Stub process 'jobs_0_0' is not healthy.")
-    with pytest.raises(errors.WorkerLostError, match=r"^jobs: \[request id.* is not healthy"):
+    with pytest.raises(
+        errors.WorkerLostError,
+        match=r"^the process of jobs died or hung; retry \(.* is not healthy",
+    ):
         BlsCaller("token")("jobs", REQUEST, ["ANSWER"])
 
 
