@@ -13,12 +13,11 @@ from minimax_h3.core.conditions import AUDIO, DRIVING_AUDIO, IMAGE, VIDEO
 from minimax_h3.core.constants import TASK_REF2VA
 from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.core.fields import AUDIO_LOCK_SOURCE
-from minimax_h3.core.limits import LIMITS, PICTURE_FORMATS, check
+from minimax_h3.core.limits import LIMITS, check
 from minimax_h3.core.refusals import refuse
 from minimax_h3.core.request import GenerationRequest
 
 _COUNTS = ((IMAGE, "images"), (VIDEO, "videos"), (AUDIO, "audios"))
-_PICTURE = f"a picture ({', '.join(PICTURE_FORMATS)})"
 
 
 class MediaFacts(Protocol):
@@ -64,19 +63,12 @@ def with_canvas(
     return replace(request, width=width, height=height)
 
 
-def check_media(
-    request: GenerationRequest, keyframes: Sequence[MediaFacts], references: Sequence[MediaFacts]
-) -> None:
-    """Refuse files that do not go with each other, with the task or with the fields.
+def check_media(request: GenerationRequest, references: Sequence[MediaFacts]) -> None:
+    """Refuse references that do not go with each other, with the task or with the fields.
 
     Raises:
         InvalidRequestError: names the file or field, the value and what is legal.
     """
-    for index, facts in enumerate(keyframes):
-        if facts.kind != IMAGE:
-            raise InvalidRequestError(
-                f"keyframes[{index}]: kind {facts.kind} is not legal; legal: {_PICTURE}"
-            )
     kinds = [facts.kind for facts in references]
     for kind, limit in _COUNTS:
         check(limit, kinds.count(kind), "references")

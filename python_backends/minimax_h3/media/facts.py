@@ -1,11 +1,12 @@
 """What a client's file is: identified, measured within bounds and checked against the limits."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minimax_h3.core.conditions import AUDIO, IMAGE, VIDEO
 from minimax_h3.core.errors import InvalidRequestError
-from minimax_h3.core.limits import PICTURE_FORMATS, SOUND_FORMATS, check
+from minimax_h3.core.limits import MEDIA_FORMATS, PICTURE_FORMATS, SOUND_FORMATS, check
 from minimax_h3.media.containers import check_structure
 from minimax_h3.media.kinds import FileFormat, identify
 from minimax_h3.media.pictures import read_header
@@ -48,7 +49,7 @@ class SourceFacts:
         return self.sound is not None
 
 
-def inspect(encoded: bytes, name: str) -> SourceFacts:
+def inspect(encoded: bytes, name: str, formats: Sequence[str] = MEDIA_FORMATS) -> SourceFacts:
     """Identify a file, measure it and check it against every limit of a single file.
 
     No picture and only the first frame of a video is decoded; sound is decoded up to the longest
@@ -57,11 +58,12 @@ def inspect(encoded: bytes, name: str) -> SourceFacts:
     Args:
         encoded: the whole file.
         name: the file as a client counts it, such as `references[1]`.
+        formats: what may stand there, some of `MEDIA_FORMATS`.
 
     Raises:
         InvalidRequestError: names the file, what was found and what is legal.
     """
-    form = identify(encoded, name)
+    form = identify(encoded, name, formats)
     if form.name in PICTURE_FORMATS:
         check("picture_bytes", len(encoded), name)
         header = read_header(encoded, form.name, name)

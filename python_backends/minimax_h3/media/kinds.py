@@ -1,12 +1,12 @@
 """What kind of file some bytes are, judged by the bytes alone; names count for nothing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.core.limits import MEDIA_FORMATS
 
 JPEG, PNG, WEBP, MP4, MOV, WAV, MP3, AAC = "JPEG", "PNG", "WEBP", "MP4", "MOV", "WAV", "MP3", "AAC"
-FORMATS_LEGAL = ", ".join(MEDIA_FORMATS)
 
 _SIGNATURES = (
     (b"\xff\xd8\xff", JPEG),
@@ -73,21 +73,22 @@ _ACCEPTED = {
 }
 
 
-def identify(encoded: bytes, name: str) -> FileFormat:
+def identify(encoded: bytes, name: str, formats: Sequence[str] = MEDIA_FORMATS) -> FileFormat:
     """Recognise an encoded file by its content.
 
     Args:
         encoded: the whole file.
         name: the file as a client counts it, such as `references[1]`.
+        formats: what may stand there, some of `MEDIA_FORMATS`.
 
     Raises:
-        InvalidRequestError: any format but those of `MEDIA_FORMATS`; names the one that was found.
+        InvalidRequestError: any format but those of `formats`; names the one that was found.
     """
     found = _format_of(encoded)
-    if found in _ACCEPTED:
+    if found in formats:
         return _ACCEPTED[found]
     raise InvalidRequestError(
-        f"{name}: {found} ({len(encoded)} bytes) is not legal; legal: {FORMATS_LEGAL}"
+        f"{name}: {found} ({len(encoded)} bytes) is not legal; legal: {', '.join(formats)}"
     )
 
 

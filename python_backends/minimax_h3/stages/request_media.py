@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from minimax_h3.core.canvas import RELEASED, CanvasRule
 from minimax_h3.core.conditions import DRIVING_AUDIO, KEYFRAME, Condition
+from minimax_h3.core.limits import MEDIA_FORMATS, PICTURE_FORMATS
 from minimax_h3.core.media_rules import (
     check_media,
     check_request_bytes,
@@ -49,7 +50,7 @@ def read_media(request: GenerationRequest, files: MediaFiles) -> RequestMedia:
     references = _read("references", request.references, files)
     check_request_bytes([*keyframes, *references])
     media = RequestMedia(_inspected("keyframes", keyframes), _inspected("references", references))
-    check_media(request, _facts(media.keyframes), _facts(media.references))
+    check_media(request, _facts(media.references))
     return media
 
 
@@ -97,8 +98,10 @@ def _read(field: str, elements: Sequence[bytes], files: MediaFiles) -> list[byte
 
 
 def _inspected(field: str, encoded: Sequence[bytes]) -> tuple[SourceFile, ...]:
+    formats = PICTURE_FORMATS if field == "keyframes" else MEDIA_FORMATS
     return tuple(
-        SourceFile(one, inspect(one, f"{field}[{index}]")) for index, one in enumerate(encoded)
+        SourceFile(one, inspect(one, f"{field}[{index}]", formats))
+        for index, one in enumerate(encoded)
     )
 
 
