@@ -175,6 +175,7 @@ class OffloadedWeights:
                 try:
                     self._bring(cost)
                 except BaseException:
+                    self._take_away()  # what had come already would be in the others' way
                     self._turn.give()
                     raise
                 self._here = True

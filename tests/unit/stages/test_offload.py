@@ -139,6 +139,32 @@ def test_a_failed_move_leaves_the_turn_to_others(
         assert not first.is_away
 
 
+def test_a_move_that_fails_half_way_leaves_nothing_on_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = OffloadedWeights(GpuTurn(tmp_path, LOG), CPU, LOG)
+    with weights.loading():
+        layers = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        weights.adopt(layers)
+    other = Model(tmp_path, 1.0)
+    real, made = torch.empty_like, []
+
+    def full(*arguments: object, **options: object) -> torch.Tensor:
+        made.append(real(*arguments, **options))
+        if len(made) == 3:
+            raise torch.OutOfMemoryError
+        return made[-1]
+
+    with monkeypatch.context() as crowded:
+        crowded.setattr(torch, "empty_like", full)
+        with pytest.raises(torch.OutOfMemoryError), weights.on_device():
+            pass
+    places = [parameter.data_ptr() for parameter in layers.parameters()]
+    assert places == [tensor.data_ptr() for tensor in weights._waiting]
+    with other.on_device():
+        assert not other.is_away
+
+
 def test_a_job_is_told_the_cost_of_its_own_uses(tmp_path: Path) -> None:
     first, second = Model(tmp_path, 1.0), Model(tmp_path, 2.0)
     with second.on_device():
