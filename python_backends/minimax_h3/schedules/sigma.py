@@ -57,8 +57,10 @@ class SigmaSchedule:
             raise InvalidRequestError(f"shift: {shift} is not legal; legal: finite and above 0")
         base = torch.linspace(1.0, 0.0, num_points, dtype=torch.float32)
         sigmas = shift * base / (1 + (shift - 1) * base)
-        # Rounding may put the first point one ulp above 1; the released schedule keeps it.
-        return cls._checked(sigmas, highest=1.0 + torch.finfo(torch.float32).eps)
+        # Rounding may put the first point above 1, by the more the smaller the shift, because
+        # `1 + (shift - 1)` loses digits then; the released schedule keeps it.
+        rounding = torch.finfo(torch.float32).eps * (1 + 1 / shift)
+        return cls._checked(sigmas, highest=1.0 + rounding)
 
     @classmethod
     def from_sigmas(cls, sigmas: Sequence[float] | torch.Tensor) -> "SigmaSchedule":
