@@ -25,9 +25,8 @@ _SHORT, _LONG = "excerpt", "clip"
 _LATENTS = (40, 160)  # of an excerpt and of a clip: one and four seconds
 _CANVAS = words.CANVASES[0]
 _QUIET = 1e-4  # power below which an error no longer counts relative to the sound
-_BOUNCING = (
-    0.5  # share of the scenes of a step whose excerpt has a bounce; one in ten has by chance
-)
+# Share of the scenes of a step whose excerpt has a bounce; one in ten has by chance.
+_BOUNCING = 0.5
 _SPECTRUM_WINDOWS = (256, 1024, 4096)
 _KL_WEIGHT, _SPECTRUM_WEIGHT = 1e-4, 0.2
 # A click whose phase is not right yet costs more of the wave's error than none at all.

@@ -47,13 +47,6 @@ class Model:
         return self.layer.weight.data_ptr() == self.waiting
 
 
-def until(reached, seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < deadline, "not reached in time"
-        time.sleep(0.002)
-
-
 def test_weights_move_when_another_model_wants_the_turn_and_not_before(tmp_path: Path) -> None:
     first = Model(tmp_path, 1.0)
     for _ in range(3):
