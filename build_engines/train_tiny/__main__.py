@@ -80,6 +80,7 @@ def _train_dit(arguments: argparse.Namespace) -> None:
         formats=parse_formats(arguments.formats),
         held_out=arguments.held_out or 32,
         bouncing=arguments.bouncing,
+        guidance=arguments.guidance,
     )
     use_graphs = device.type == "cuda" and not arguments.no_graphs
     piece = _piece(arguments)
@@ -146,6 +147,12 @@ def build_parser() -> argparse.ArgumentParser:
         train.add_argument(
             "--bouncing", type=_share, default=0.0, help="least share of documents with bounces"
         )
+        train.add_argument(
+            "--guidance",
+            type=_weight,
+            default=0.0,
+            help="weight of what prompt and references change: a scale of 1 / (1 - weight)",
+        )
         train.set_defaults(run=_train_dit, partition=partition)
 
     measure = commands.add_parser("report", help="figures of trained autoencoders, by the loaders")
@@ -167,6 +174,13 @@ def _share(text: str) -> float:
     if not 0 <= share <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not legal; legal: 0 to 1")
     return share
+
+
+def _weight(text: str) -> float:
+    weight = float(text)
+    if not 0 <= weight < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not legal; legal: 0 up to below 1")
+    return weight
 
 
 def _add_piece(train: argparse.ArgumentParser, rate: float) -> None:

@@ -20,7 +20,7 @@ from build_engines.train_tiny.dit_files import (
     save_text,
     save_transformer,
 )
-from build_engines.train_tiny.dit_forward import velocities
+from build_engines.train_tiny.dit_forward import Rows, velocities
 from build_engines.train_tiny.dit_ops import PLAIN, DitOps
 from build_engines.train_tiny.documents import (
     KEYFRAME_TASKS,
@@ -30,6 +30,7 @@ from build_engines.train_tiny.documents import (
     Kind,
     Presenter,
 )
+from build_engines.train_tiny.guidance import BARE_SHARE, without_captions, without_references
 from build_engines.train_tiny.latent_pool import Pool
 from build_engines.train_tiny.text_model import Seen, TextModel
 from minimax_h3.core.constants import (
@@ -40,8 +41,9 @@ from minimax_h3.core.constants import (
 from minimax_h3.dit.model import MiniMaxH3Transformer
 
 _MEDIA = (Modality.VIDEO, Modality.AUDIO)
-_KEYFRAME_SHARES = {"text": 0.5, "first": 0.2, "last": 0.15, "both": 0.15}
+_KEYFRAME_SHARES = {"text": 0.7, "first": 0.1, "last": 0.1, "both": 0.1}
 _REFERENCE_SHARES = {"picture": 0.4, "voice": 0.35, "clip": 0.25}
+_NO_ROWS = dict.fromkeys(_MEDIA, 0)
 _KINDS_CYCLE = 997  # steps after which the order of kinds comes again
 _EVALUATION_SEED = 5
 
@@ -118,6 +120,7 @@ class LearnerOptions:
         evaluation: held-out documents of each kind.
         bouncing: least share of documents that bounce, the only ones with clicks; one in four does
             by chance.
+        guidance: weight of what prompt and references change, in [0, 1); see `guidance`.
     """
 
     seed: int = 0
@@ -125,6 +128,7 @@ class LearnerOptions:
     shares: Mapping[Format, float] = field(default_factory=dict)
     evaluation: int = 32
     bouncing: float = 0.0
+    guidance: float = 0.0
 
 
 class DitLearner:
@@ -216,7 +220,9 @@ class DitLearner:
 
     def losses(self, kind: str, batch: DocumentBatch, /) -> dict[str, Tensor]:
         """Squared error of the velocities of target rows, picture and sound."""
-        return self._losses(self._sources[kind], batch, self._ops)
+        bare = torch.rand(len(batch.items), device=self._device)
+        bare = bare < (BARE_SHARE if self._options.guidance else 0.0)
+        return self._losses(self._sources[kind], batch, self._ops, bare=bare)
 
     def _losses(
         self,
@@ -224,6 +230,7 @@ class DitLearner:
         batch: DocumentBatch,
         ops: DitOps,
         generator: torch.Generator | None = None,
+        bare: Tensor | None = None,
     ) -> dict[str, Tensor]:
         count = len(batch.items)
         # One noise level in each part of the range: the mean over a batch varies less.
@@ -250,13 +257,52 @@ class DitLearner:
                 batch.token_ids, batch.text_positions, source.columns, self._seen(source, batch)
             )
             rows = batch.rows(source.presenter.places)
-            found = velocities(self.module.transformer, rows, text, given, times, ops)
-        losses = {
-            stream: (found[stream][:, source.presenter.held[stream] :] - wanted[stream]).square()
-            for stream in _MEDIA
-        }
+            found = self._velocities(source, rows, text, given, times, ops, bare)
+        losses = {stream: (found[stream] - wanted[stream]).square() for stream in _MEDIA}
         video, audio = (losses[stream].mean() for stream in _MEDIA)
         return {"total": video + audio, "video": video, "audio": audio}
+
+    def _velocities(
+        self,
+        source: Source,
+        rows: Rows,
+        text: Tensor,
+        given: dict[Modality, Tensor],
+        times: Tensor,
+        ops: DitOps,
+        bare: Tensor | None,
+    ) -> dict[Modality, Tensor]:
+        """Velocities of target rows, less what guidance adds to their target.
+
+        Args:
+            source: of the documents.
+            rows: of the batch.
+            text: features.
+            given: noised streams.
+            times: of the classes.
+            ops: of the transformer.
+            bare: bool [B], documents that are trained without prompt and references; none if None.
+        """
+        held, weight = source.presenter.held, self._options.guidance
+        references = held if source.presenter.kind.task in REFERENCE_TASKS else _NO_ROWS
+
+        def run(bare: Tensor) -> dict[Modality, Tensor]:
+            streams = without_references(given, references, bare)
+            shown = without_captions(rows, bare)
+            found = velocities(self.module.transformer, shown, text, streams, times, ops)
+            return {stream: found[stream][:, held[stream] :] for stream in _MEDIA}
+
+        every = torch.ones(len(times), dtype=torch.bool, device=self._device)
+        bare = ~every if bare is None else bare
+        found = run(bare)
+        if not weight:
+            return found
+        ground = run(every)  # detached below: without gradients all functions would compile twice
+        return {
+            stream: found[stream]
+            - weight * ~bare[:, None, None] * (found[stream] - ground[stream]).detach()
+            for stream in _MEDIA
+        }
 
     @property
     def _on_gpu(self) -> bool:

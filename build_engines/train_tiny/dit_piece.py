@@ -50,6 +50,7 @@ class DitPiece:
         formats: share of each size; the trained ones if empty.
         held_out: documents of each kind in an evaluation.
         bouncing: least share of documents that bounce.
+        guidance: weight of what prompt and references change, in [0, 1); see `guidance`.
     """
 
     partition: str
@@ -62,6 +63,7 @@ class DitPiece:
     formats: tuple[tuple[Format, float], ...] = ()
     held_out: int = _HELD_OUT
     bouncing: float = 0.0
+    guidance: float = 0.0
 
 
 def parse_formats(text: str) -> tuple[tuple[Format, float], ...]:
@@ -121,7 +123,14 @@ def run_dit_piece(
         device,
         pools,
         held_out,
-        LearnerOptions(piece.seed, settings.batch, formats, settings.held_out, settings.bouncing),
+        LearnerOptions(
+            piece.seed,
+            settings.batch,
+            formats,
+            settings.held_out,
+            settings.bouncing,
+            settings.guidance,
+        ),
         ops,
     )
     del encoders
@@ -182,6 +191,7 @@ def _write_facts(
         "peak_rate": piece.peak_rate,
         "batch": settings.batch,
         "bouncing": settings.bouncing,
+        "guidance": settings.guidance,
         "compiled": ops.compiled,
         "steps": steps,
         "seconds": last["seconds"],

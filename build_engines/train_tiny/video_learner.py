@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool2d
 
 from build_engines.train_tiny import vocabulary as words
 from build_engines.train_tiny.batches import held_out_scenes, training_batch
@@ -25,6 +26,8 @@ _WINDOW = VAE_CLIP_FRAMES + VAE_TAIL_FRAMES
 _KL_WEIGHT = 1e-4
 _ABSOLUTE_WEIGHT = 0.05
 _STEEP_WEIGHT = 0.1
+_OBJECT_WEIGHT = 0.1
+_OBJECT_MARGIN = 3  # pixels around an object that count as its own
 _STATISTICS_BATCHES = 4
 
 
@@ -84,7 +87,11 @@ class VideoLearner:
         return training_batch(self._seed, step, self._batch, canvas, _WINDOW / VIDEO_FPS)
 
     def losses(self, kind: str, scenes: SceneTensors) -> dict[str, Tensor]:
-        """Squared and absolute differences of pixels and of their steps, and a small KL."""
+        """Squared and absolute differences of pixels and of their steps, and a small KL.
+
+        The objects of each window count once more, however small they are: a star of ten pixels is
+        a hundredth of the picture, and what its shape is would never be worth a step.
+        """
         with torch.no_grad():
             frames = render_frames(scenes, *self._canvases[kind], _WINDOW)
             pixels = (frames - self._mean) / self._std
@@ -96,6 +103,7 @@ class VideoLearner:
         kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
         total = squared + _ABSOLUTE_WEIGHT * difference.abs().mean()
         total = total + _STEEP_WEIGHT * steep + _KL_WEIGHT * kl
+        total = total + _OBJECT_WEIGHT * at_objects(difference, frames, scenes.ground)
         with torch.no_grad():
             levels = (difference * self._std).square().mean()
             psnr = -10 * torch.log10(levels)
@@ -154,6 +162,21 @@ class VideoLearner:
             latents.append(mean.transpose(0, 1).flatten(1))
         std, mean = torch.std_mean(torch.cat(latents, dim=1), dim=1)
         return mean.tolist(), std.clamp_min(1e-3).tolist()
+
+
+def at_objects(difference: Tensor, frames: Tensor, ground: Tensor) -> Tensor:
+    """Mean squared difference at the objects, of each clip first and then of all.
+
+    Args:
+        difference: [B, 3, T, H, W].
+        frames: likewise, the pictures that are wanted.
+        ground: [B, 3], the colour behind the objects.
+    """
+    changed = (frames - ground[:, :, None, None, None]).abs().amax(1) > 0
+    size = 2 * _OBJECT_MARGIN + 1
+    near = max_pool2d(changed.float(), size, stride=1, padding=_OBJECT_MARGIN)
+    squared = (difference.square().mean(1) * near).sum((1, 2, 3))
+    return (squared / near.sum((1, 2, 3)).clamp_min(1)).mean()
 
 
 def _decibels(errors: Tensor) -> float:

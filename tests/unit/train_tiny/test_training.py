@@ -18,7 +18,7 @@ from build_engines.train_tiny.sample import render_clip
 from build_engines.train_tiny.scenes import draw_scene
 from build_engines.train_tiny.vae_files import resume_audio_vae, resume_video_vae
 from build_engines.train_tiny.vae_report import AudioRoundTrip, VideoRoundTrip, with_autoencoders
-from build_engines.train_tiny.video_learner import VideoLearner
+from build_engines.train_tiny.video_learner import VideoLearner, at_objects
 from minimax_h3.core.constants import PIXEL_MEAN, PIXEL_STD
 from minimax_h3.core.errors import CheckpointError
 
@@ -54,6 +54,24 @@ def test_the_loss_falls(trained) -> None:
     assert np.mean(video[-3:]) < 0.8 * video[0]
     audio = [entry["total"] for entry in logs["audio_vae"].steps]
     assert min(audio) < 0.7 * audio[0]
+
+
+def test_objects_count_the_same_however_small_they_are() -> None:
+    """And what goes wrong far from them does not count here."""
+    ground = torch.full((2, 3), 0.5)
+    frames = torch.full((2, 3, 1, 64, 64), 0.5)
+    frames[0, :, :, 30:34, 30:34] = 1.0  # 16 pixels, 100 with the margin
+    frames[1, 0, :, 10:50, 10:50] = 0.0  # seen in one colour only
+    wrong = 0.2 * (frames != frames[:, :, :, :1, :1]).any(1, keepdim=True).expand_as(frames).float()
+    small = at_objects(wrong[:1], frames[:1], ground[:1])
+    torch.testing.assert_close(small, torch.tensor(0.04 * 16 / 100))
+    large = at_objects(wrong[1:], frames[1:], ground[1:])
+    torch.testing.assert_close(large, torch.tensor(0.04 * 1600 / 46**2))
+    torch.testing.assert_close(at_objects(wrong, frames, ground), (small + large) / 2)
+    far = torch.zeros_like(frames)
+    far[..., :4, :4] = 1.0
+    assert at_objects(far, frames, ground) == 0
+    assert at_objects(far, torch.full_like(frames, 0.5), ground) == 0
 
 
 def test_an_untrained_decoder_answers_its_latents() -> None:
