@@ -62,7 +62,7 @@ RULES = (
     Rule("task=ref2va", "audio_mode=lock_source", WORKS, "test_a_driving_audio_may_join_any_task"),
     Rule("device=cuda", "task_type=combined", UNTESTED, "no test holds both DiTs on one GPU"),
     Rule("offload", "device=cpu", WORKS, "test_one_job_moves_the_weights_of_each_model_once"),
-    Rule("offload", "device=cuda", UNTESTED, "tests/gpu/test_cuda_offload.py has not run yet"),
+    Rule("offload", "device=cuda", WORKS, "test_the_memory_of_one_serves_two"),
     Rule("device=cpu", "dtype=bf16", WORKS, "test_bf16_on_cpu_stays_close_to_fp32"),
     Rule("device=cuda", "dtype=fp32", UNTESTED, "no test runs the released sizes in FP32"),
     Rule("num_outputs>1", "return_frames", WORKS, "test_outputs_use_consecutive_seeds"),
