@@ -2,13 +2,15 @@
 
     python tests/benchmarks/bench_h264.py [--seconds-a-clip 0.55] [--json FILE]
 
-124 frames of 1344x768 come in seven clips, as an H200 decodes them, for three kinds of pictures; each
-is encoded by the product's encoder with x264 threads on frames of their own and on slices of a frame.
+124 frames of 1344x768 come in seven clips, as an H200 decodes them, for three kinds of pictures;
+each is encoded by the product's encoder with x264 threads on frames of their own and on slices of
+a frame.
 """
 
 import argparse
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -58,9 +60,8 @@ def main() -> None:
             h264._THREAD_TYPE = kind
             seconds, size = tail(frames, arguments.seconds_a_clip)
             found.append({"picture": name, "threads": kind, "tail_s": seconds, "bytes": size})
-            print(
-                f"{cores} cores, {name}, {kind}: {seconds:.3f} s, {size / 1e6:.2f} MB", flush=True
-            )
+            line = f"{cores} cores, {name}, {kind}: {seconds:.3f} s, {size / 1e6:.2f} MB"
+            sys.stdout.write(line + "\n")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({"cores": cores, "runs": found}, indent=1) + "\n")
 

@@ -29,8 +29,8 @@ _Result = TypeVar("_Result")
 PIXEL_FORMAT = "yuv420p"
 # x264 writes other bytes for another thread count, so the count may not follow the machine. With 4
 # threads a noisy 1344x768 came at 20 frames a second, slower than an H200 decodes it; x264 takes 12
-# for that size and fewer for less lines. Each takes a frame of its own: with slices of one frame the
-# last clip is done later and the file is larger.
+# for that size and fewer for less lines. Each takes a frame of its own: with slices of one frame
+# the last clip is done later and the file is larger.
 _THREADS, _THREAD_TYPE = 16, "FRAME"
 # The macroblock tree reads memory that it never wrote (AVX-512 code of x264 165): with it, equal
 # frames gave up to ten different files in ten runs. Without it the picture costs no more bytes.
