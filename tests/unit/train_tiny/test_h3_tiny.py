@@ -76,7 +76,7 @@ def test_the_card_says_what_is_measured_and_what_is_not(
 ) -> None:
     reports = tmp_path / "reports"
     reports.mkdir()
-    facts = {"documents": 640, "steps": 20, "seconds": 3.5, "held_out": {"score": -0.25}}
+    facts = {"documents": 640, "steps": 20, "seconds": 3.5, "best_score": -0.25}
     (reports / "training_FL2VA.json").write_text(json.dumps(facts))
     shares = {"shape": 0.93, "motion": 0.7}
     found = {name: {"value": value, "cases": 100} for name, value in shares.items()}
