@@ -10,6 +10,7 @@ import torch
 
 from build_engines.train_tiny.architecture import new_audio_vae, new_video_vae
 from build_engines.train_tiny.audio_learner import AudioLearner
+from build_engines.train_tiny.click_piece import ClickLearner, run_click_piece
 from build_engines.train_tiny.pieces import Piece, run_piece
 from build_engines.train_tiny.vae_files import resume_audio_vae, resume_video_vae
 from build_engines.train_tiny.video_learner import VideoLearner
@@ -55,8 +56,6 @@ def _train(
             if arguments.resume is None:
                 raise InvalidRequestError("--decoder-only: needs --resume, whose latents it keeps")
             learner.keep_latents(arguments.resume)
-        if isinstance(learner, AudioLearner) and arguments.hold_latents is not None:
-            learner.hold_latents(arguments.hold_latents)
         use_graphs = device.type == "cuda" and not arguments.no_graphs
         run_piece(learner, _piece(arguments), arguments.folder, use_graphs=use_graphs, say=_say)
 
@@ -85,6 +84,23 @@ def _train_dit(arguments: argparse.Namespace) -> None:
     use_graphs = device.type == "cuda" and not arguments.no_graphs
     piece = _piece(arguments)
     run_dit_piece(settings, piece, arguments.folder, device, use_graphs=use_graphs, say=_say)
+
+
+def _train_clicks(arguments: argparse.Namespace) -> None:
+    learner = ClickLearner(
+        arguments.resume, seed=arguments.seed, held_out=arguments.held_out, say=_say
+    )
+    piece = Piece(
+        seconds=arguments.seconds,
+        max_steps=arguments.max_steps,
+        peak_rate=arguments.peak_rate,
+        warm_up_steps=20,
+        seed=arguments.seed,
+        log_steps=200,
+        evaluate_seconds=15.0,
+        averaging=0.02,
+    )
+    run_click_piece(learner, piece, arguments.folder, held_out=arguments.held_out, say=_say)
 
 
 def _piece(arguments: argparse.Namespace) -> Piece:
@@ -129,11 +145,16 @@ def build_parser() -> argparse.ArgumentParser:
         train.add_argument(
             "--decoder-only", action="store_true", help="keep the latents as they are"
         )
-        if make is _audio:
-            train.add_argument(
-                "--hold-latents", type=Path, help="piece whose latents stay, except at clicks"
-            )
         train.set_defaults(run=_train(make))
+    clicks = commands.add_parser("audio-clicks", help="let an audio-vae's encoder hear clicks")
+    clicks.add_argument("folder", type=Path, help="gets weights, configuration and figures")
+    clicks.add_argument("--resume", type=Path, required=True, help="an audio-vae without clicks")
+    clicks.add_argument("--seconds", type=float, default=90.0, help="of one core, after 40 others")
+    clicks.add_argument("--max-steps", type=int, default=1_000_000)
+    clicks.add_argument("--peak-rate", type=float, default=1e-2)
+    clicks.add_argument("--held-out", type=int, default=24, help="clips to measure")
+    clicks.add_argument("--seed", type=int, default=0)
+    clicks.set_defaults(run=_train_clicks)
     for name, partition in (("dit", "FL2VA"), ("ref", "Ref2VA")):
         train = commands.add_parser(name, help=f"one piece of training of the {partition} networks")
         _add_piece(train, 1e-3 if name == "dit" else 5e-4)

@@ -5,19 +5,17 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from build_engines.evaluation.quality import snr
 from build_engines.evaluation.tones import find_clicks, find_tones, semitones
 from build_engines.train_tiny import vocabulary as words
 from build_engines.train_tiny.alias_free import use_fast_activations
-from build_engines.train_tiny.architecture import new_audio_vae
 from build_engines.train_tiny.batches import held_out_scenes, training_batch
 from build_engines.train_tiny.click_error import ClickError
 from build_engines.train_tiny.scenes import Scene, SceneTensors, to_tensors
 from build_engines.train_tiny.sound import render_sound
-from build_engines.train_tiny.vae_files import kept_statistics, resume_audio_vae, save_audio_vae
+from build_engines.train_tiny.vae_files import kept_statistics, save_audio_vae
 from minimax_h3.core.constants import AUDIO_HOP_SAMPLES, AUDIO_SAMPLE_RATE_HZ
 from minimax_h3.core.lengths import audio_latents_from_frames
 
@@ -31,9 +29,6 @@ _SPECTRUM_WINDOWS = (256, 1024, 4096)
 _KL_WEIGHT, _SPECTRUM_WEIGHT = 1e-4, 0.2
 # A click whose phase is not right yet costs more of the wave's error than none at all.
 _CLICK_WEIGHT = 3.0
-_HOLD_WEIGHT = 1.0
-_NEAR = 2  # latents on either side of a click that may change with it
-_FAINT = 1e-4  # amplitude of what is left of a click at its end
 _STATISTICS_BATCHES = 4
 QUARTER_SEMITONE = 0.25
 CLICK_TOLERANCE_S = 0.002
@@ -76,7 +71,6 @@ class AudioLearner:
         }
         self._held_out_frames = held_out_frames
         self._kept: tuple[list[float], list[float]] | None = None
-        self._before: HeldLatents | None = None
         self._click_error = ClickError().to(device)
         self._seed, self._batch, self._held_out = seed, batch, held_out
         self._windows = {size: torch.hann_window(size).to(device) for size in _SPECTRUM_WINDOWS}
@@ -90,19 +84,6 @@ class AudioLearner:
         for part in _ENCODER:
             getattr(self.module, part).requires_grad_(False)
         self._kept = kept_statistics(folder)
-
-    def hold_latents(self, folder: Path) -> None:
-        """Keep latents near those of an earlier piece, except at clicks.
-
-        Transformers that were trained on those stay right about all but clicks.
-
-        Args:
-            folder: the earlier piece; its statistics stay.
-        """
-        self._kept = kept_statistics(folder)
-        before = new_audio_vae(0)
-        resume_audio_vae(before, folder)
-        self._before = HeldLatents(before.to(self._device), self._kept[1])
 
     def kind_of(self, step: int) -> str:
         """A whole clip every fifth step."""
@@ -128,16 +109,11 @@ class AudioLearner:
         spectra = self._spectral_error(decoded, wave)
         kl = (0.5 * (posterior.mean.square() + (2 * log_std).exp() - 1) - log_std).mean()
         total = error + _CLICK_WEIGHT * clicks + _SPECTRUM_WEIGHT * spectra + _KL_WEIGHT * kl
-        losses = {"wave": error, "clicks": clicks, "spectra": spectra, "kl": kl}
-        if self._before is not None:
-            tones = self._excerpts(kind, scenes, clicks=False)
-            losses["held"] = self._before.distance(posterior.mean, wave, tones)
-            total = total + _HOLD_WEIGHT * losses["held"]
-        return {"total": total, **losses}
+        return {"total": total, "wave": error, "clicks": clicks, "spectra": spectra, "kl": kl}
 
-    def _excerpts(self, kind: str, scenes: SceneTensors, *, clicks: bool = True) -> Tensor:
+    def _excerpts(self, kind: str, scenes: SceneTensors) -> Tensor:
         """One channel of each scene: the other one is often the same at another level."""
-        stereo = render_sound(scenes, *_CANVAS, self._samples[kind], clicks=clicks)
+        stereo = render_sound(scenes, *_CANVAS, self._samples[kind])
         return torch.cat((stereo[0::2, 0], stereo[1::2, 1]))[:, None]
 
     def _spectral_error(self, decoded: Tensor, wave: Tensor) -> Tensor:
@@ -225,34 +201,3 @@ def _relative_error(decoded: Tensor, wave: Tensor) -> Tensor:
     noise = (decoded - wave).square().mean((1, 2))
     signal = wave.square().mean((1, 2))
     return (noise / (signal + _QUIET) + 1e-8).sqrt().mean()
-
-
-class HeldLatents:
-    """The latents of an autoencoder as it was, to stay near."""
-
-    def __init__(self, module: Any, std: list[float]) -> None:
-        """Take over its encoder.
-
-        Args:
-            module: the autoencoder, on its device.
-            std: deviation of the latents, per channel.
-        """
-        self._module = module.requires_grad_(False)
-        self._module.decoder = nn.Identity()
-        self._std = torch.tensor(std, device=module.mean_proj.weight.device)[:, None]
-
-    def distance(self, latents: Tensor, wave: Tensor, tones: Tensor) -> Tensor:
-        """Root mean square of what changed away from clicks, in deviations of the latents.
-
-        Args:
-            latents: of `wave`, means of the posterior, [B, 32, L].
-            wave: [B, 1, samples].
-            tones: the same without clicks.
-        """
-        with torch.no_grad():
-            before = self._module.encode(tones).latent_dist.mode()
-            loudest = F.max_pool1d((wave - tones).abs(), AUDIO_HOP_SAMPLES)
-            clicks = (loudest > _FAINT).to(latents.dtype)
-            far = 1 - F.max_pool1d(clicks, 2 * _NEAR + 1, 1, _NEAR)
-        moved = ((latents - before) / self._std).square().mean(1, keepdim=True)
-        return ((moved * far).sum() / far.sum().clamp_min(1) + 1e-8).sqrt()

@@ -1,20 +1,17 @@
-"""What makes an autoencoder learn clicks: their error, their excerpts, latents that stay."""
+"""What makes an autoencoder learn clicks: their error and their excerpts."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from build_engines.train_tiny import vocabulary as words
-from build_engines.train_tiny.__main__ import main as train_tiny
 from build_engines.train_tiny.architecture import new_audio_vae
-from build_engines.train_tiny.audio_learner import AudioLearner, HeldLatents, compare_sounds
+from build_engines.train_tiny.audio_learner import AudioLearner, compare_sounds
 from build_engines.train_tiny.batches import training_batch
 from build_engines.train_tiny.click_error import ClickError
 from build_engines.train_tiny.sound import click, render_sound, tone
-from build_engines.train_tiny.vae_files import kept_statistics, resume_audio_vae, save_audio_vae
 
 RATE = 32_000
 CPU = torch.device("cpu")
@@ -119,57 +116,6 @@ def test_half_of_the_excerpts_of_a_step_have_a_click() -> None:
     learner = AudioLearner(new_audio_vae(0), CPU, batch=16)
     heard = [hit for step in range(3) for hit in strikes(learner.draw("excerpt", step), 1.0)]
     assert 0.45 < np.mean(heard) < 0.75
-
-
-@pytest.fixture(scope="module")
-def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An autoencoder as an earlier piece leaves it."""
-    folder = tmp_path_factory.mktemp("earlier")
-    save_audio_vae(new_audio_vae(1), [0.1] * 32, [0.5] * 32, folder)
-    return folder
-
-
-def test_latents_are_held_away_from_clicks_only(earlier: Path) -> None:
-    module = new_audio_vae(0)
-    resume_audio_vae(module, earlier)
-    wave, tones = struck(samples=16_000), struck(level=0, samples=16_000)
-    held = HeldLatents(module, [0.5] * 32)
-    with torch.no_grad():
-        before = module.encode(tones).latent_dist.mode()
-    assert held.distance(before, wave, tones) < 1e-3
-    moved = before.clone()
-    moved[:, :, 10:15] += 1  # the click starts in latent 12 of 20
-    assert held.distance(moved, wave, tones) < 1e-3
-    moved = before.clone()
-    moved[:, :, :10] += 0.05
-    # The click lasts into latent 13, so 10 to 15 are free; ten of the other fourteen moved.
-    expected = 0.1 * (10 / 14) ** 0.5
-    assert held.distance(moved, wave, tones).item() == pytest.approx(expected, rel=1e-3)
-
-
-def test_holding_adds_to_the_loss_and_reaches_the_encoder(earlier: Path) -> None:
-    learner = AudioLearner(new_audio_vae(0), CPU, batch=2, latents=(8, 16))
-    scenes = learner.draw("excerpt", 0)
-    assert "held" not in learner.losses("excerpt", scenes)
-    learner.hold_latents(earlier)
-    losses = learner.losses("excerpt", scenes)
-    assert losses["held"] > 0.1  # of another random encoder
-    (gradient,) = torch.autograd.grad(losses["held"], learner.module.mean_proj.weight)
-    assert gradient.abs().max() > 0
-
-
-def test_held_statistics_stay(earlier: Path, tmp_path: Path) -> None:
-    learner = AudioLearner(new_audio_vae(0), CPU, batch=2, latents=(4, 8))
-    learner.hold_latents(earlier)
-    learner.save(tmp_path)
-    assert kept_statistics(tmp_path) == kept_statistics(earlier)
-
-
-def test_the_command_holds_latents(earlier: Path, tmp_path: Path) -> None:
-    options = ["--hold-latents", str(earlier), "--resume", str(earlier), "--max-steps", "1"]
-    options += ["--batch", "2", "--held-out", "1", "--device", "cpu"]
-    assert train_tiny(["audio-vae", str(tmp_path), *options]) == 0
-    assert kept_statistics(tmp_path) == kept_statistics(earlier)
 
 
 def test_clicks_are_worth_more_than_a_few_decibels() -> None:
