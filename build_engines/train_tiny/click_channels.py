@@ -58,13 +58,14 @@ def spare_channels(
     """
     hidden = trunk(module, features, place)
     before = latents_behind(module, hidden, place)
-    state = {name: values.clone() for name, values in module.state_dict().items()}
+    readers = _readers(module, place)
+    state = {name: values.clone() for name, values in readers.state_dict().items()}
     moved = []
     for channel in range(hidden.shape[1]):
         clear_channels(module, features, place, [channel], hidden)
         change = (latents_behind(module, hidden, place) - before) / std
         moved.append(change.square().mean().sqrt())
-        module.load_state_dict(state)
+        readers.load_state_dict(state)
     least = torch.stack(moved).topk(WIDTH, largest=False)
     return least.indices.tolist(), least.values.tolist()
 
@@ -262,6 +263,13 @@ def _activation(module: Any, place: int) -> Any:
     """The activation in front of the next place's convolution."""
     block = module.encoder.block[place + 1]
     return block.block[_UNITS] if hasattr(block, "block") else block
+
+
+def _readers(module: Any, place: int) -> Any:
+    """All that reads a place's channels, as far as the next place."""
+    if place == PLACES[-1]:
+        return module.pre_block
+    return module.encoder.block[place + 1 : _next(place) + 1]
 
 
 def _next(place: int) -> int:

@@ -92,13 +92,16 @@ class ClickLearner:
             features = click_features(self.before, waves)
             hidden = trunk(self.before, features)
             latents = (latents_behind(self.before, hidden, PLACES[-1]) - mean) / self._std
-        self.directions, self.power = unused_directions(
+        self.directions, self.unused_power = unused_directions(
             latents, last_projection(self.before, self._std)
         )
-        say(f"directions of the latents that tones leave free: {_listed(self.power.tolist())}")
+        power = _listed(self.unused_power.tolist())
+        say(f"directions of the latents that tones leave free: power {power}")
         self.channels, self.moved = self._clear(features, say)
         self._sets = {name: self._excerpts(name, kind, say) for name, kind in kinds.items()}
         self._held_out = self._held_out_excerpts(held_out)
+        # Not of each batch: some have no click at all.
+        self._power = {name: known.code.square().mean() for name, known in self._sets.items()}
         known = self._sets[_SHORT]
         self.module = ClickNetwork(self._cleared, known.features, known.hidden, self.channels)
 
@@ -146,7 +149,7 @@ class ClickLearner:
     def losses(self, kind: str, batch: Excerpts) -> dict[str, Tensor]:
         """The share of the code that is missing, and a little for what the network writes."""
         said, carried = self.module(batch.features, batch.hidden)
-        missing = _missing(said, batch.code)
+        missing = (said - batch.code).square().mean() / self._power[kind]
         level = carried.square().mean()
         return {"total": missing + _LEVEL_WEIGHT * level, "missing": missing, "level": level}
 
@@ -155,7 +158,7 @@ class ClickLearner:
         """The share of the held-out code that the network says, and what it says elsewhere."""
         wanted = self._held_out.code
         said = self.module(self._held_out.features, self._held_out.hidden)[0]
-        explained = 1 - _missing(said, wanted).item()
+        explained = _explained(said, wanted)
         elsewhere = _rms(said, 1 - is_near(wanted))
         return {"score": explained, "explained": explained, "elsewhere": elsewhere}
 
@@ -190,7 +193,7 @@ def run_click_piece(
         "seed": piece.seed,
         "channels": dict(zip(map(str, PLACES), learner.channels, strict=True)),
         "channels_moved_latents": dict(zip(map(str, PLACES), learner.moved, strict=True)),
-        "power_of_directions": learner.power.tolist(),
+        "power_of_directions": learner.unused_power.tolist(),
         "held_out": figures,
     }
     (folder / "training.json").write_text(json.dumps(facts, indent=1) + "\n")
@@ -225,7 +228,7 @@ def measure_latents(folder: Path, learner: ClickLearner, count: int) -> dict[str
     wanted = torch.einsum("kc,bkl->bcl", learner.directions, code)
     near = is_near(code)
     return {
-        "explained": 1 - _missing(said, code).item(),
+        "explained": _explained(said, code),
         "drift_elsewhere": _rms(change - wanted, 1 - near),
         "drift_at_clicks": _rms(change - wanted, near),
         "code_at_clicks": _rms(wanted, near),
@@ -238,8 +241,8 @@ def _frozen_vae(folder: Path) -> Any:
     return module.requires_grad_(False)
 
 
-def _missing(said: Tensor, wanted: Tensor) -> Tensor:
-    return (said - wanted).square().sum() / wanted.square().sum()
+def _explained(said: Tensor, wanted: Tensor) -> float:
+    return 1 - ((said - wanted).square().sum() / wanted.square().sum()).item()
 
 
 def _rms(values: Tensor, where: Tensor) -> float:
