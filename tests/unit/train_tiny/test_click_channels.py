@@ -1,11 +1,14 @@
 """Channels that hear clicks: the code, the cleared channels, the network written into them."""
 
 import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from build_engines.tiny_checkpoint import write_tiny
 from build_engines.train_tiny.__main__ import main as train_tiny
 from build_engines.train_tiny.architecture import new_audio_vae
 from build_engines.train_tiny.click_channels import (
@@ -30,6 +33,9 @@ from build_engines.train_tiny.click_excerpts import ExcerptKind, sounds, trainin
 from build_engines.train_tiny.click_piece import ClickLearner
 from build_engines.train_tiny.scenes import draw_scene, to_tensors
 from build_engines.train_tiny.vae_files import kept_statistics, resume_audio_vae, save_audio_vae
+from build_engines.train_tiny.vae_report import AudioRoundTrip
+from minimax_h3.core.errors import InvalidRequestError
+from minimax_h3.weights.manifest import CheckpointManifest, identify
 
 RATE, HOP, WIDTH = 32_000, 800, 128
 FEW = ExcerptKind(count=8, latents=8, bouncing=0.5, chunk=8, batch=4)
@@ -73,8 +79,8 @@ def test_onsets_are_where_scenes_bounce(first_s: float) -> None:
         times = [time - first_s for time in scene.bounce_times(first_s + samples / RATE)]
         times = [time for time in times if time > 0]
         found = ours.square().sum(0)
-        places = found.nonzero()[:, 0] / RATE
-        torch.testing.assert_close(places, torch.tensor(times), atol=1.2 / RATE, rtol=0)
+        late = found.nonzero()[:, 0] - torch.tensor(times) * RATE
+        assert ((late > -0.2) & (late < 1.2)).all()  # samples; times are in single precision
         torch.testing.assert_close(found[found > 0], torch.ones(len(times)))
     assert onsets.any()
 
@@ -260,6 +266,14 @@ def few(folder: Path, **options) -> ClickLearner:
     return ClickLearner(folder, kinds={"excerpt": FEW, "clip": FEW}, tones=TWO_TONES, **options)
 
 
+def whole_checkpoint(audio_vae: Path, scratch: Path) -> CheckpointManifest:
+    """All else is tiny and random."""
+    root = write_tiny(scratch, 0, "FL2VA")
+    shutil.rmtree(root / "audio_vae")
+    shutil.copytree(audio_vae, root / "audio_vae")
+    return identify(root, "fl2va")
+
+
 def test_the_command_writes_the_channels_and_keeps_the_statistics(
     earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
@@ -278,6 +292,8 @@ def test_the_command_writes_the_channels_and_keeps_the_statistics(
     assert set(facts["held_out"]) == {
         *("explained", "drift_elsewhere", "drift_at_clicks", "code_at_clicks")
     }
+    served = AudioRoundTrip(whole_checkpoint(folder, tmp_path / "whole"))
+    assert served(np.zeros((2, 4 * HOP), np.float32)).shape == (2, 4 * HOP)
     after, before = frozen_vae(), frozen_vae()
     resume_audio_vae(after, folder)
     resume_audio_vae(before, earlier)
@@ -288,3 +304,12 @@ def test_the_command_writes_the_channels_and_keeps_the_statistics(
     assert not torch.isclose(ours[spare], theirs[spare]).any()
     for name, values in after.decoder.state_dict().items():
         assert torch.equal(values, before.decoder.state_dict()[name]), name
+
+
+def test_clips_without_clicks_and_missing_pieces_are_refused(
+    earlier: Path, tmp_path: Path, capsys
+) -> None:
+    assert train_tiny(["audio-clicks", str(tmp_path), "--resume", str(tmp_path / "none")]) == 1
+    assert "nothing to resume from" in capsys.readouterr().err
+    with pytest.raises(InvalidRequestError, match="held-out: 1 clips have no click"):
+        few(earlier, held_out=1, say=lambda line: None)
