@@ -42,13 +42,13 @@ def latents_behind(module: Any, hidden: Tensor, place: int) -> Tensor:
 
 @torch.no_grad()
 def spare_channels(
-    module: Any, features: Tensor, place: int, std: Tensor
+    module: Any, hidden: Tensor, place: int, std: Tensor
 ) -> tuple[list[int], list[float]]:
     """The channels of a place that matter least: cleared alone, they move the latents least.
 
     Args:
         module: the autoencoder; it is left as it was.
-        features: `click_features` of tones.
+        hidden: of tones, the output of the place, [B, channels, length].
         place: one of `PLACES`.
         std: deviations of the latents, [32, 1].
 
@@ -56,13 +56,12 @@ def spare_channels(
         `WIDTH` channels, the least first, and the root mean square of what each moved, in
         deviations.
     """
-    hidden = trunk(module, features, place)
     before = latents_behind(module, hidden, place)
     readers = _readers(module, place)
     state = {name: values.clone() for name, values in readers.state_dict().items()}
     moved = []
     for channel in range(hidden.shape[1]):
-        clear_channels(module, features, place, [channel], hidden)
+        clear_channels(module, hidden, place, [channel])
         change = (latents_behind(module, hidden, place) - before) / std
         moved.append(change.square().mean().sqrt())
         readers.load_state_dict(state)
@@ -71,21 +70,17 @@ def spare_channels(
 
 
 @torch.no_grad()
-def clear_channels(
-    module: Any, features: Tensor, place: int, channels: list[int], hidden: Tensor | None = None
-) -> None:
+def clear_channels(module: Any, hidden: Tensor, place: int, channels: list[int]) -> None:
     """Let nothing read channels of a place: whatever read them reads their mean, in its bias.
 
     Until the next place has read them, nothing writes into them either.
 
     Args:
         module: the autoencoder, changed in place.
-        features: `click_features` of tones, over which means are taken.
+        hidden: of tones, the output of the place, over which means are taken.
         place: one of `PLACES`.
-        channels: of its output.
-        hidden: its output, if it is known.
+        channels: of this output.
     """
-    hidden = trunk(module, features, place) if hidden is None else hidden
     if place == PLACES[-1]:
         _clear_projections(module.pre_block, hidden.transpose(1, 2), channels)
         return

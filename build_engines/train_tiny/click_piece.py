@@ -108,8 +108,10 @@ class ClickLearner:
     def _clear(self, features: Tensor, say: Say) -> tuple[list[list[int]], list[list[float]]]:
         channels, moved = [], []
         for place in PLACES:
-            chosen, amounts = spare_channels(self._cleared, features[:_LOOKED_AT], place, self._std)
-            clear_channels(self._cleared, features, place, chosen)
+            with torch.no_grad():
+                hidden = trunk(self._cleared, features, place)
+            chosen, amounts = spare_channels(self._cleared, hidden[:_LOOKED_AT], place, self._std)
+            clear_channels(self._cleared, hidden, place, chosen)
             say(f"module {place}: channels {chosen} cleared; each moved latents {_listed(amounts)}")
             channels.append(chosen)
             moved.append(amounts)

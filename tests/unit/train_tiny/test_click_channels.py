@@ -57,7 +57,7 @@ def cleared_vae(waves: torch.Tensor):
     module = frozen_vae()
     features = click_features(module, waves)
     for place, channels in zip(PLACES, CHANNELS, strict=True):
-        clear_channels(module, features, place, channels)
+        clear_channels(module, trunk(module, features, place), place, channels)
     return module
 
 
@@ -132,7 +132,7 @@ def test_nothing_reads_a_cleared_channel(place: int, waves: torch.Tensor) -> Non
     features = click_features(module, waves)
     hidden = trunk(module, features, place)
     channels = CHANNELS[PLACES.index(place)]
-    clear_channels(module, features, place, channels)
+    clear_channels(module, hidden, place, channels)
     torch.testing.assert_close(trunk(module, features, place), hidden)
     other = hidden.clone()
     other[:, channels] = torch.randn_like(other[:, channels])
@@ -149,8 +149,8 @@ def test_a_channel_that_never_changes_is_missed_by_none(place: int, waves: torch
     for vae in (module, untouched):
         hold_still(vae, place, channels, 0.7)
     features = click_features(module, waves[:2].repeat(1, 1, 6))
-    clear_channels(module, features, place, channels)
     hidden = trunk(module, features, place)
+    clear_channels(module, hidden, place, channels)
     ours, theirs = (vae.encoder.block[place + 1 :](hidden) for vae in (module, untouched))
     assert (ours - theirs).abs().max() > 1e-3  # at both ends, where zeros were heard
     torch.testing.assert_close(ours[..., 14:-14], theirs[..., 14:-14], atol=2e-5, rtol=1e-4)
@@ -159,8 +159,9 @@ def test_a_channel_that_never_changes_is_missed_by_none(place: int, waves: torch
 def test_the_last_channels_are_their_means_behind_each_norm(waves: torch.Tensor) -> None:
     module, untouched = frozen_vae(), frozen_vae().pre_block
     features = click_features(module, waves)
-    clear_channels(module, features, PLACES[-1], CHANNELS[-1])
-    ours, rows = module.pre_block, trunk(module, features).transpose(1, 2)
+    hidden = trunk(module, features)
+    clear_channels(module, hidden, PLACES[-1], CHANNELS[-1])
+    ours, rows = module.pre_block, hidden.transpose(1, 2)
     normed = {}
     for norm in ("norm1", "norm3"):
         normed[norm] = getattr(untouched, norm)(rows)
@@ -201,7 +202,8 @@ def test_silent_channels_are_the_spare_ones(place: int, waves: torch.Tensor) -> 
     channels = CHANNELS[PLACES.index(place)]
     hold_still(module, place, channels, 0.0)
     state = {name: values.clone() for name, values in module.state_dict().items()}
-    chosen, moved = spare_channels(module, click_features(module, waves[:1]), place, STD)
+    hidden = trunk(module, click_features(module, waves[:1]), place)
+    chosen, moved = spare_channels(module, hidden, place, STD)
     assert sorted(chosen) == sorted(channels)
     assert max(moved) < 1e-5
     for name, values in module.state_dict().items():
@@ -211,11 +213,12 @@ def test_silent_channels_are_the_spare_ones(place: int, waves: torch.Tensor) -> 
 def test_channels_are_in_order_of_what_they_move(waves: torch.Tensor) -> None:
     module = frozen_vae()
     features = click_features(module, waves[:1])
-    chosen, moved = spare_channels(module, features, 4, STD)
-    before = latents_behind(module, trunk(module, features, 4), 4)
+    hidden = trunk(module, features, 4)
+    chosen, moved = spare_channels(module, hidden, 4, STD)
+    before = latents_behind(module, hidden, 4)
     assert moved == sorted(moved)
-    clear_channels(module, features, 4, chosen[:1])
-    change = (latents_behind(module, trunk(module, features, 4), 4) - before) / STD
+    clear_channels(module, hidden, 4, chosen[:1])
+    change = (latents_behind(module, hidden, 4) - before) / STD
     assert change.square().mean().sqrt().item() == pytest.approx(moved[0], rel=1e-4)
 
 
