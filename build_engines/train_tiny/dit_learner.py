@@ -298,9 +298,8 @@ class DitLearner:
         if not weight:
             return found
         ground = run(every)  # detached below: without gradients all functions would compile twice
-        return {
-            stream: found[stream]
-            - weight * ~bare[:, None, None] * (found[stream] - ground[stream]).detach()
+        return {  # of a bare document both are the same, so its target is the true one
+            stream: found[stream] - weight * (found[stream] - ground[stream]).detach()
             for stream in _MEDIA
         }
 
