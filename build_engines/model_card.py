@@ -33,7 +33,12 @@ speed against quality judged; it knows nothing beyond these clips.
 ## Prompts
 
 As the training captions: "a red circle bounces to the left on a blue ground", "a small green star
-orbits slowly clockwise and a large white square blinks over a purple background". With references:
+orbits slowly clockwise and a large white square blinks over a purple background". The words:
+small, large; red, orange, yellow, green, cyan, blue, purple, white, grounds black and grey too;
+circle, square, triangle, star, cross; drifts or moves to the left, to the right, upwards,
+downwards; bounces in place or up and down, to the left, to the right; orbits or circles clockwise,
+counterclockwise; grows, gets bigger, shrinks, gets smaller; blinks, flashes on and off; slowly,
+quickly. With references:
 "a object of picture 1 ...", "a object of picture 1 that sounds like audio 1 ...", "video 1 goes on:
 ...".
 

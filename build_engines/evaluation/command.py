@@ -14,6 +14,7 @@ from build_engines.train_tiny.captions import parse_caption, unread_words
 from minimax_h3.core.errors import InvalidRequestError
 from minimax_h3.core.fields import MIN_STEPS
 
+_CLICK_WITHIN_S = 0.084  # two frames; a farther click belongs to another bounce
 SUMMARY = "measure a clip of coloured shapes, or a checkpoint on the held-out set of prompts"
 
 
@@ -149,6 +150,7 @@ def _lines(facts: ClipFacts, extra: dict[str, object], verdicts: dict[str, bool]
             correlation = "" if seen.pan_correlation is None else f", r {seen.pan_correlation:.3f}"
             lines.append(f"  pan: {seen.pan_error:.3f} widths off{correlation}")
         offsets = [abs(offset) for offset in seen.click_offsets if offset is not None]
+        offsets = [offset for offset in offsets if offset <= _CLICK_WITHIN_S]
         if seen.bounces:
             median = f", median {1000 * float(np.median(offsets)):.1f} ms off" if offsets else ""
             lines.append(f"  {len(seen.bounces)} bounces, {len(offsets)} with a click{median}")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -149,28 +150,30 @@ def build_parser() -> argparse.ArgumentParser:
     clicks = commands.add_parser("audio-clicks", help="let an audio-vae's encoder hear clicks")
     clicks.add_argument("folder", type=Path, help="gets weights, configuration and figures")
     clicks.add_argument("--resume", type=Path, required=True, help="an audio-vae without clicks")
-    clicks.add_argument("--seconds", type=float, default=90.0, help="of one core, after 40 others")
-    clicks.add_argument("--max-steps", type=int, default=1_000_000)
-    clicks.add_argument("--peak-rate", type=float, default=1e-2)
-    clicks.add_argument("--held-out", type=int, default=24, help="clips to measure")
-    clicks.add_argument("--seed", type=int, default=0)
+    clicks.add_argument(
+        "--seconds", type=_SECONDS, default=90.0, help="of one core, after 40 others"
+    )
+    clicks.add_argument("--max-steps", type=_COUNT, default=1_000_000)
+    clicks.add_argument("--peak-rate", type=_RATE, default=1e-2)
+    clicks.add_argument("--held-out", type=_COUNT, default=24, help="clips to measure")
+    clicks.add_argument("--seed", type=_INDEX, default=0)
     clicks.set_defaults(run=_train_clicks)
     for name, partition in (("dit", "FL2VA"), ("ref", "Ref2VA")):
         train = commands.add_parser(name, help=f"one piece of training of the {partition} networks")
         _add_piece(train, 1e-3 if name == "dit" else 5e-4)
         train.add_argument("--keep-text", action="store_true", help="train the transformer alone")
         train.add_argument("--vaes", type=Path, required=True, help="trained autoencoders")
-        train.add_argument("--pool", type=int, default=40_000, help="most clips to encode first")
-        train.add_argument("--pool-seconds", type=float, default=60.0, help="for encoding them")
+        train.add_argument("--pool", type=_COUNT, default=40_000, help="most clips to encode first")
+        train.add_argument("--pool-seconds", type=_SECONDS, default=60.0, help="for encoding them")
         train.add_argument(
             "--formats", default="", help="WxHxF:SHARE,... instead of the usual ones"
         )
         train.add_argument(
-            "--bouncing", type=_share, default=0.0, help="least share of documents with bounces"
+            "--bouncing", type=_SHARE, default=0.0, help="least share of documents with bounces"
         )
         train.add_argument(
             "--guidance",
-            type=_weight,
+            type=_SHARE,
             default=0.0,
             help="weight of what prompt and references change: a scale of 1 / (1 - weight)",
         )
@@ -178,43 +181,75 @@ def build_parser() -> argparse.ArgumentParser:
 
     measure = commands.add_parser("report", help="figures of trained autoencoders, by the loaders")
     measure.add_argument("checkpoint", type=Path, help="folder with video_vae/ and audio_vae/")
-    measure.add_argument("--clips", type=int, default=16, help="held-out clips of each canvas")
+    measure.add_argument("--clips", type=_COUNT, default=16, help="held-out clips of each canvas")
     measure.add_argument("--json", type=Path)
     measure.set_defaults(run=_report)
 
     sample = commands.add_parser("sample", help="write a procedural clip, print its caption")
     sample.add_argument("file", type=Path, help="an MP4")
-    sample.add_argument("--seed", type=int, default=0)
-    sample.add_argument("--index", type=int, default=0)
+    sample.add_argument("--seed", type=_INDEX, default=0)
+    sample.add_argument("--index", type=_INDEX, default=0)
     sample.set_defaults(run=_sample)
     return parser
 
 
-def _share(text: str) -> float:
-    share = float(text)
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not legal; legal: 0 to 1")
-    return share
+def _number(
+    kind: type[int] | type[float], least: float, below: float = math.inf
+) -> Callable[[str], float]:
+    """An option's type: a number from `least` up to below another one."""
+    name = "a whole number" if kind is int else "a number"
+    legal = f"{name} from {least:g}" + (f" up to below {below:g}" if below < math.inf else "")
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value < below:
+            raise argparse.ArgumentTypeError(f"{text!r} is not legal; legal: {legal}")
+        return value
+
+    return read
 
 
-def _weight(text: str) -> float:
-    weight = float(text)
-    if not 0 <= weight < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not legal; legal: 0 up to below 1")
-    return weight
+_COUNT, _INDEX = _number(int, 1), _number(int, 0)
+_SECONDS, _RATE = _number(float, 0), _number(float, 0)
+_SHARE = _number(float, 0, 1)
+
+
+def _check_folders(arguments: argparse.Namespace) -> None:
+    """Refuse folders that are none before anything is made.
+
+    Raises:
+        InvalidRequestError: it names the option and the path.
+    """
+    for option, there in (
+        ("resume", True),
+        ("vaes", True),
+        ("checkpoint", True),
+        ("folder", False),
+    ):
+        path: Path | None = getattr(arguments, option, None)
+        if path is not None and not path.is_dir() and (there or path.exists()):
+            name = option if option in ("checkpoint", "folder") else f"--{option}"
+            raise InvalidRequestError(f"{name}: {path} is not legal; legal: a folder")
+    device = getattr(arguments, "device", "cpu")
+    known = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    if device.partition(":")[0] not in known:
+        raise InvalidRequestError(f"--device: {device!r} is not legal; legal: {', '.join(known)}")
 
 
 def _add_piece(train: argparse.ArgumentParser, rate: float) -> None:
     """Options of every piece of training."""
     train.add_argument("folder", type=Path, help="gets weights, configuration and curves")
     train.add_argument("--resume", type=Path, help="folder of an earlier piece")
-    train.add_argument("--seconds", type=float, default=240.0)
-    train.add_argument("--max-steps", type=int, default=1_000_000)
-    train.add_argument("--peak-rate", type=float, default=rate)
-    train.add_argument("--warm-up-steps", type=int, default=200)
-    train.add_argument("--batch", type=int, help="scenes a step")
-    train.add_argument("--held-out", type=int, help="clips an evaluation")
-    train.add_argument("--seed", type=int, default=0, help="another one for each piece")
+    train.add_argument("--seconds", type=_SECONDS, default=240.0)
+    train.add_argument("--max-steps", type=_COUNT, default=1_000_000)
+    train.add_argument("--peak-rate", type=_RATE, default=rate)
+    train.add_argument("--warm-up-steps", type=_COUNT, default=200)
+    train.add_argument("--batch", type=_COUNT, help="scenes a step")
+    train.add_argument("--held-out", type=_COUNT, help="clips an evaluation")
+    train.add_argument("--seed", type=_INDEX, default=0, help="another one for each piece")
     train.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     train.add_argument("--no-graphs", action="store_true", help="run steps one by one")
 
@@ -223,8 +258,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     arguments = build_parser().parse_args(argv)
     try:
+        _check_folders(arguments)
         arguments.run(arguments)
-    except (H3Error, FloatingPointError) as error:
+    except (H3Error, FloatingPointError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

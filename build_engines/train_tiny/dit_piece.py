@@ -135,7 +135,7 @@ def run_dit_piece(
     )
     del encoders
     left = piece.seconds - (time.monotonic() - began)
-    say(f"{left:.0f} s are left for steps")
+    say(f"{max(left, 0.0):.0f} s are left for steps")
     log = run_piece(
         learner, replace(piece, seconds=max(left, 1.0)), folder, use_graphs=use_graphs, say=say
     )

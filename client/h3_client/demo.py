@@ -24,6 +24,7 @@ STOP_TIMEOUT_S = 60.0
 POLL_S = 0.1
 PROMPT = "a red circle bounces on a blue ground"
 POINTS = "20"  # where the shipped checkpoint is judged
+SEED = "4"
 SERVE = (sys.executable, "-m", "h3_client.cli", "serve")
 
 
@@ -45,7 +46,8 @@ def main(words: Sequence[str] | None = None) -> int:
         with running_server(args.checkpoint, args.run_dir) as address:
             print(f"the server took {time.monotonic() - began:.1f} s to be ready", flush=True)
             print(f"prompt: {PROMPT}", flush=True)
-            _h3("generate", PROMPT, "-o", str(args.output), "--url", address, "--steps", POINTS)
+            settings = ("--steps", POINTS, "--seed", SEED)
+            _h3("generate", PROMPT, "-o", str(args.output), "--url", address, *settings)
             _h3("check", str(args.output))
     except KeyboardInterrupt:
         print("demo: interrupted; the server is stopped", file=sys.stderr)

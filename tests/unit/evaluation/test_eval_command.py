@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from build_engines.evaluation import command
 from build_engines.evaluation.quality import psnr, snr
+from build_engines.evaluation.report import ClipFacts, ObjectFacts
 from build_engines.train_tiny.__main__ import main as train_tiny
 from build_engines.train_tiny.captions import caption
 from build_engines.train_tiny.sample import render_clip
@@ -83,3 +85,10 @@ def test_decibels() -> None:
         snr(wave, wave * 0)
     with pytest.raises(ValueError, match="shape"):
         psnr(dark[:1], dark)
+
+
+def test_a_click_of_another_bounce_is_none_of_this_one() -> None:
+    seen = ObjectFacts("red", "circle", 16.0, "medium", "bounce", "left", 0.5)
+    seen.bounces, seen.click_offsets = [0.5, 1.0, 1.5], [0.02, -0.5, None]
+    lines = command._lines(ClipFacts("blue", [seen], [0.52]), {}, {})
+    assert "  3 bounces, 1 with a click, median 20.0 ms off" in lines

@@ -312,7 +312,7 @@ def test_the_command_writes_the_channels_and_keeps_the_statistics(
 def test_clips_without_clicks_and_missing_pieces_are_refused(
     earlier: Path, tmp_path: Path, capsys
 ) -> None:
-    assert train_tiny(["audio-clicks", str(tmp_path), "--resume", str(tmp_path / "none")]) == 1
+    assert train_tiny(["audio-clicks", str(tmp_path), "--resume", str(tmp_path)]) == 1
     assert "nothing to resume from" in capsys.readouterr().err
     with pytest.raises(InvalidRequestError, match="held-out: 1 clips have no click"):
         few(earlier, held_out=1, say=lambda line: None)

@@ -255,3 +255,46 @@ def test_decoder_only_needs_something_to_go_on_from(
 ) -> None:
     assert train_tiny(["audio-vae", str(tmp_path), "--decoder-only", "--device", "cpu"]) == 1
     assert "--decoder-only: needs --resume" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["video-vae", "F", "--batch", "0"],
+            "--batch: '0' is not legal; legal: a whole number from 1",
+        ),
+        (["audio-vae", "F", "--held-out", "-1"], "--held-out: '-1' is not legal"),
+        (["video-vae", "F", "--seconds", "nan"], "--seconds: 'nan' is not legal; legal: a number"),
+        (["audio-clicks", "F", "--resume", ".", "--seconds", "-5"], "--seconds: '-5'"),
+        (["audio-clicks", "F", "--resume", ".", "--held-out", "0"], "--held-out: '0'"),
+        (["dit", "F", "--vaes", ".", "--guidance", "1"], "legal: a number from 0 up to below 1"),
+        (["ref", "F", "--vaes", ".", "--guidance", "x"], "--guidance: 'x' is not legal"),
+        (["dit", "F", "--vaes", ".", "--pool", "-1"], "--pool: '-1' is not legal"),
+        (["report", ".", "--clips", "1.5"], "--clips: '1.5' is not legal"),
+        (["sample", "x.mp4", "--index", "-1"], "--index: '-1' is not legal"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        train_tiny(words)
+    assert said in capsys.readouterr().err
+
+
+def test_what_is_no_folder_or_device_is_refused_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for words, said in (
+        (["audio-vae", str(file)], f"folder: {file} is not legal"),
+        (["audio-clicks", "F", "--resume", str(file)], f"--resume: {file} is not legal"),
+        (["dit", "F", "--vaes", str(tmp_path / "none")], f"--vaes: {tmp_path / 'none'} is not"),
+        (["report", str(file)], f"checkpoint: {file} is not legal; legal: a folder"),
+        (["video-vae", "F", "--device", "foo"], "--device: 'foo' is not legal; legal: cpu"),
+        (["sample", str(tmp_path / "none" / "x.mp4")], "No such file or directory"),
+    ):
+        assert train_tiny(words) == 1
+        assert said in capsys.readouterr().err
