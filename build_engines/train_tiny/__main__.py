@@ -101,7 +101,7 @@ def _train_clicks(arguments: argparse.Namespace) -> None:
         evaluate_seconds=15.0,
         averaging=0.02,
     )
-    run_click_piece(learner, piece, arguments.folder, held_out=arguments.held_out, say=_say)
+    run_click_piece(learner, piece, arguments.folder, say=_say)
 
 
 def _piece(arguments: argparse.Namespace) -> Piece:
@@ -151,10 +151,10 @@ def build_parser() -> argparse.ArgumentParser:
     clicks.add_argument("folder", type=Path, help="gets weights, configuration and figures")
     clicks.add_argument("--resume", type=Path, required=True, help="an audio-vae without clicks")
     clicks.add_argument(
-        "--seconds", type=_SECONDS, default=90.0, help="of one core, after 40 others"
+        "--seconds", type=_AMOUNT, default=90.0, help="of one core, after 40 others"
     )
     clicks.add_argument("--max-steps", type=_COUNT, default=1_000_000)
-    clicks.add_argument("--peak-rate", type=_RATE, default=1e-2)
+    clicks.add_argument("--peak-rate", type=_AMOUNT, default=1e-2)
     clicks.add_argument("--held-out", type=_COUNT, default=24, help="clips to measure")
     clicks.add_argument("--seed", type=_INDEX, default=0)
     clicks.set_defaults(run=_train_clicks)
@@ -164,7 +164,7 @@ def build_parser() -> argparse.ArgumentParser:
         train.add_argument("--keep-text", action="store_true", help="train the transformer alone")
         train.add_argument("--vaes", type=Path, required=True, help="trained autoencoders")
         train.add_argument("--pool", type=_COUNT, default=40_000, help="most clips to encode first")
-        train.add_argument("--pool-seconds", type=_SECONDS, default=60.0, help="for encoding them")
+        train.add_argument("--pool-seconds", type=_AMOUNT, default=60.0, help="for encoding them")
         train.add_argument(
             "--formats", default="", help="WxHxF:SHARE,... instead of the usual ones"
         )
@@ -173,7 +173,7 @@ def build_parser() -> argparse.ArgumentParser:
         )
         train.add_argument(
             "--guidance",
-            type=_SHARE,
+            type=_GUIDANCE,
             default=0.0,
             help="weight of what prompt and references change: a scale of 1 / (1 - weight)",
         )
@@ -194,18 +194,18 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _number(
-    kind: type[int] | type[float], least: float, below: float = math.inf
+    kind: type[int] | type[float], least: float, most: float = math.inf
 ) -> Callable[[str], float]:
-    """An option's type: a number from `least` up to below another one."""
+    """An option's type: a finite number within bounds."""
     name = "a whole number" if kind is int else "a number"
-    legal = f"{name} from {least:g}" + (f" up to below {below:g}" if below < math.inf else "")
+    legal = f"{name} from {least:g}" + (f" to {most:g}" if most < math.inf else "")
 
     def read(text: str) -> float:
         try:
             value = kind(text)
         except ValueError:
             value = math.nan
-        if not least <= value < below:
+        if not (math.isfinite(value) and least <= value <= most):
             raise argparse.ArgumentTypeError(f"{text!r} is not legal; legal: {legal}")
         return value
 
@@ -213,8 +213,8 @@ def _number(
 
 
 _COUNT, _INDEX = _number(int, 1), _number(int, 0)
-_SECONDS, _RATE = _number(float, 0), _number(float, 0)
-_SHARE = _number(float, 0, 1)
+_AMOUNT, _SHARE = _number(float, 0), _number(float, 0, 1)
+_GUIDANCE = _number(float, 0, 0.9)  # ten times what a prompt changes; at 1 there is no end
 
 
 def _check_folders(arguments: argparse.Namespace) -> None:
@@ -243,9 +243,9 @@ def _add_piece(train: argparse.ArgumentParser, rate: float) -> None:
     """Options of every piece of training."""
     train.add_argument("folder", type=Path, help="gets weights, configuration and curves")
     train.add_argument("--resume", type=Path, help="folder of an earlier piece")
-    train.add_argument("--seconds", type=_SECONDS, default=240.0)
+    train.add_argument("--seconds", type=_AMOUNT, default=240.0)
     train.add_argument("--max-steps", type=_COUNT, default=1_000_000)
-    train.add_argument("--peak-rate", type=_RATE, default=rate)
+    train.add_argument("--peak-rate", type=_AMOUNT, default=rate)
     train.add_argument("--warm-up-steps", type=_COUNT, default=200)
     train.add_argument("--batch", type=_COUNT, help="scenes a step")
     train.add_argument("--held-out", type=_COUNT, help="clips an evaluation")

@@ -33,7 +33,6 @@ _STATISTICS_BATCHES = 4
 QUARTER_SEMITONE = 0.25
 CLICK_TOLERANCE_S = 0.002
 _SHARE_DB = 10.0  # what all clicks, or all pitches, are worth beside the SNR
-_ENCODER = ("encoder", "pre_block", "mean_proj", "logs_proj")
 
 
 class AudioLearner:
@@ -81,7 +80,7 @@ class AudioLearner:
         Args:
             folder: the piece that is gone on from; its statistics stay.
         """
-        for part in _ENCODER:
+        for part in ("encoder", "pre_block", "mean_proj", "logs_proj"):
             getattr(self.module, part).requires_grad_(False)
         self._kept = kept_statistics(folder)
 

@@ -1,4 +1,4 @@
-"""Sounds with clicks, their tones and where they click, as the piece for clicks takes them."""
+"""Sounds, and where they click, as the piece for clicks takes them."""
 
 from dataclasses import dataclass
 
@@ -68,21 +68,25 @@ class Excerpts:
         return self.features, self.hidden, self.code
 
 
-def sounds(scenes: SceneTensors, latents: int) -> tuple[Tensor, Tensor, Tensor]:
+def sounds(scenes: SceneTensors, latents: int, *, clicks: bool = True) -> tuple[Tensor, Tensor]:
     """One channel of each scene, left and right in turn, [B, 1, samples].
 
+    Args:
+        scenes: a batch.
+        latents: length of the sounds.
+        clicks: without them, the tones alone.
+
     Returns:
-        The sound, its tones alone, and the onsets of its clicks.
+        The sound, and the onsets of the scene's clicks.
     """
     samples = latents * AUDIO_HOP_SAMPLES
     stereo = (
-        render_sound(scenes, *_CANVAS, samples),
-        render_sound(scenes, *_CANVAS, samples, clicks=False),
+        render_sound(scenes, *_CANVAS, samples, clicks=clicks),
         click_onsets(scenes, _CANVAS[0], samples),
     )
     side = torch.arange(len(scenes.ground)) % 2
-    wave, tones, onsets = (sound[torch.arange(len(side)), side][:, None] for sound in stereo)
-    return wave, tones, onsets
+    wave, onsets = (sound[torch.arange(len(side)), side][:, None] for sound in stereo)
+    return wave, onsets
 
 
 def training_chunks(seed: int, kind: ExcerptKind) -> list[SceneTensors]:

@@ -71,7 +71,7 @@ class ClickLearner:
         Args:
             folder: an audio autoencoder that hears no clicks.
             seed: of the sounds and of the network.
-            held_out: clips in an evaluation.
+            held_out: clips in an evaluation, and to measure at the end.
             kinds: what is trained on.
             tones: by which channels and directions are chosen.
             say: gets lines of progress.
@@ -85,9 +85,9 @@ class ClickLearner:
         self.statistics = kept_statistics(folder)
         mean, self._std = (torch.tensor(values)[:, None] for values in self.statistics)
         self._cleared = _frozen_vae(folder)
-        self._seed, self._kinds = seed, kinds
+        self._seed, self._kinds, self.held_out = seed, kinds, held_out
         chunks = training_chunks(seed, tones)
-        waves = torch.cat([sounds(scenes, tones.latents)[1] for scenes in chunks])
+        waves = torch.cat([sounds(each, tones.latents, clicks=False)[0] for each in chunks])
         with torch.no_grad():
             features = click_features(self.before, waves)
             hidden = trunk(self.before, features)
@@ -134,7 +134,7 @@ class ClickLearner:
 
     @torch.no_grad()
     def _computed(self, scenes: SceneTensors, latents: int) -> Excerpts:
-        wave, _, onsets = sounds(scenes, latents)
+        wave, onsets = sounds(scenes, latents)
         features = click_features(self._cleared, wave)
         return Excerpts(features, trunk(self._cleared, features), click_code(onsets))
 
@@ -172,23 +172,20 @@ class ClickLearner:
         save_audio_vae(written, *self.statistics, folder)
 
 
-def run_click_piece(
-    learner: ClickLearner, piece: Piece, folder: Path, *, held_out: int = 24, say: Say = print
-) -> Log:
+def run_click_piece(learner: ClickLearner, piece: Piece, folder: Path, *, say: Say = print) -> Log:
     """Train the network, write the autoencoder, and measure what was written.
 
     Args:
         learner: of the network.
         piece: settings of the training.
         folder: gets weights, configuration, curves and `training.json`.
-        held_out: clips to measure.
         say: gets lines of the log.
 
     Raises:
         FloatingPointError: the loss is not finite.
     """
     log = run_piece(learner, piece, folder, use_graphs=False, say=say)
-    figures = measure_latents(folder, learner, held_out)
+    figures = measure_latents(folder, learner, learner.held_out)
     facts = {
         "steps": int(log.steps[-1]["step"]) + 1,
         "seconds": log.steps[-1]["seconds"],
@@ -221,7 +218,8 @@ def measure_latents(folder: Path, learner: ClickLearner, count: int) -> dict[str
     std = torch.tensor(learner.statistics[1])[:, None]
     changes, codes = [], []
     for scenes in held_out_chunks(count):
-        wave, tones, onsets = sounds(scenes, HELD_OUT_LATENTS)
+        wave, onsets = sounds(scenes, HELD_OUT_LATENTS)
+        tones, _ = sounds(scenes, HELD_OUT_LATENTS, clicks=False)
         new, old = after.encode(wave), learner.before.encode(tones)
         changes.append((new.latent_dist.mode() - old.latent_dist.mode()) / std)
         codes.append(click_code(onsets))

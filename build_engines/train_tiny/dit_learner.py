@@ -120,7 +120,7 @@ class LearnerOptions:
         evaluation: held-out documents of each kind.
         bouncing: least share of documents that bounce, the only ones with clicks; one in four does
             by chance.
-        guidance: weight of what prompt and references change, in [0, 1); see `guidance`.
+        guidance: weight of what prompt and references change, below 1; see `guidance`.
     """
 
     seed: int = 0
@@ -220,8 +220,9 @@ class DitLearner:
 
     def losses(self, kind: str, batch: DocumentBatch, /) -> dict[str, Tensor]:
         """Squared error of the velocities of target rows, picture and sound."""
-        bare = torch.rand(len(batch.items), device=self._device)
-        bare = bare < (BARE_SHARE if self._options.guidance else 0.0)
+        bare = None
+        if self._options.guidance:
+            bare = torch.rand(len(batch.items), device=self._device) < BARE_SHARE
         return self._losses(self._sources[kind], batch, self._ops, bare=bare)
 
     def _losses(
@@ -286,17 +287,18 @@ class DitLearner:
         held, weight = source.presenter.held, self._options.guidance
         references = held if source.presenter.kind.task in REFERENCE_TASKS else _NO_ROWS
 
-        def run(bare: Tensor) -> dict[Modality, Tensor]:
-            streams = without_references(given, references, bare)
-            shown = without_captions(rows, bare)
+        def run(bare: Tensor | None) -> dict[Modality, Tensor]:
+            shown, streams = rows, given
+            if bare is not None:
+                shown = without_captions(rows, bare)
+                streams = without_references(given, references, bare)
             found = velocities(self.module.transformer, shown, text, streams, times, ops)
             return {stream: found[stream][:, held[stream] :] for stream in _MEDIA}
 
-        every = torch.ones(len(times), dtype=torch.bool, device=self._device)
-        bare = ~every if bare is None else bare
         found = run(bare)
         if not weight:
             return found
+        every = torch.ones(len(times), dtype=torch.bool, device=self._device)
         ground = run(every)  # detached below: without gradients all functions would compile twice
         return {  # of a bare document both are the same, so its target is the true one
             stream: found[stream] - weight * (found[stream] - ground[stream]).detach()

@@ -50,7 +50,7 @@ class DitPiece:
         formats: share of each size; the trained ones if empty.
         held_out: documents of each kind in an evaluation.
         bouncing: least share of documents that bounce.
-        guidance: weight of what prompt and references change, in [0, 1); see `guidance`.
+        guidance: weight of what prompt and references change, below 1; see `guidance`.
     """
 
     partition: str

@@ -275,4 +275,7 @@ def test_thread_count_does_not_follow_the_machine():
     assert isinstance(h264._THREADS, int)
     stream = encode(moving_clip(2))
     assert b"mbtree=0" in stream
+    tall = encode(np.zeros((2, 256, 64, 3), np.uint8))  # few lines are one thread of either kind
+    assert b" threads=1 " not in tall
+    assert b"sliced_threads=0" in tall
     assert f" threads={h264._THREADS} ".encode() in stream or b" threads=1 " in stream

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from build_engines.train_tiny import dit_piece
 from build_engines.train_tiny.__main__ import main
 from build_engines.train_tiny.architecture import new_audio_vae, new_video_vae
+from build_engines.train_tiny.dit_learner import LearnerOptions
 from build_engines.train_tiny.vae_files import save_audio_vae, save_video_vae
 
 TOY = (
@@ -24,7 +26,10 @@ def vaes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_second_transformer_starts_from_the_first(
-    vaes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    vaes: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second = tmp_path / "dit", tmp_path / "ref"
     assert main(["dit", str(first), "--vaes", str(vaes), *TOY]) == 0
@@ -41,7 +46,13 @@ def test_the_second_transformer_starts_from_the_first(
     assert weights[0] != weights[1]
 
     third = tmp_path / "alone"
-    assert main(["dit", str(third), *resume, "--keep-text", *TOY]) == 0
+    options: list[LearnerOptions] = []
+    monkeypatch.setattr(
+        dit_piece, "LearnerOptions", lambda *a: options.append(LearnerOptions(*a)) or options[0]
+    )
+    told = ("--keep-text", "--guidance", "0.4", "--bouncing", "0.5")
+    assert main(["dit", str(third), *resume, *told, *TOY]) == 0
+    assert (options[0].guidance, options[0].bouncing) == (0.4, 0.5)
     assert (third / "text_encoder/model.safetensors").read_bytes() == texts[0]
     assert (third / "transformer/model.safetensors").read_bytes() != weights[0]
 

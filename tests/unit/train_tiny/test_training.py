@@ -10,6 +10,7 @@ from PIL import Image
 
 from build_engines.evaluation.quality import psnr
 from build_engines.train_tiny import pieces
+from build_engines.train_tiny import video_learner as video_module
 from build_engines.train_tiny.__main__ import main as train_tiny
 from build_engines.train_tiny.architecture import new_audio_vae, new_video_vae
 from build_engines.train_tiny.audio_learner import AudioLearner
@@ -72,6 +73,18 @@ def test_objects_count_the_same_however_small_they_are() -> None:
     far[..., :4, :4] = 1.0
     assert at_objects(far, frames, ground) == 0
     assert at_objects(far, torch.full_like(frames, 0.5), ground) == 0
+
+
+def test_objects_are_a_part_of_the_pictures_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = video_learner(new_video_vae(0))
+    kind = learner.kind_of(0)
+    scenes, totals = learner.draw(kind, 0), []
+    for error in (0.0, 1.0):
+        monkeypatch.setattr(video_module, "at_objects", lambda *_, found=error: found)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            totals.append(float(learner.losses(kind, scenes)["total"]))
+    assert totals[1] - totals[0] == pytest.approx(0.1, abs=1e-4)
 
 
 def test_an_untrained_decoder_answers_its_latents() -> None:
@@ -268,7 +281,8 @@ def test_decoder_only_needs_something_to_go_on_from(
         (["video-vae", "F", "--seconds", "nan"], "--seconds: 'nan' is not legal; legal: a number"),
         (["audio-clicks", "F", "--resume", ".", "--seconds", "-5"], "--seconds: '-5'"),
         (["audio-clicks", "F", "--resume", ".", "--held-out", "0"], "--held-out: '0'"),
-        (["dit", "F", "--vaes", ".", "--guidance", "1"], "legal: a number from 0 up to below 1"),
+        (["dit", "F", "--vaes", ".", "--guidance", "1"], "legal: a number from 0 to 0.9"),
+        (["dit", "F", "--vaes", ".", "--bouncing", "1.1"], "legal: a number from 0 to 1"),
         (["ref", "F", "--vaes", ".", "--guidance", "x"], "--guidance: 'x' is not legal"),
         (["dit", "F", "--vaes", ".", "--pool", "-1"], "--pool: '-1' is not legal"),
         (["report", ".", "--clips", "1.5"], "--clips: '1.5' is not legal"),
